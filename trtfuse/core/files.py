@@ -1,0 +1,43 @@
+"""Files that appear whole or not at all, and their fingerprints."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# 1 MiB: large enough that hashing is bound by SHA-256 itself, small enough to stay in L2.
+_CHUNK_BYTES = 1 << 20
+
+
+def sha256(*paths: Path) -> str:
+    """Hex SHA-256 over the bytes of `paths`, one after the other. Memory use is flat."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`: renamed over it if the block succeeds, removed if not.
+
+    The temporary name is hidden, unique and ends in the suffix of `path`, so that writers which
+    look at suffixes behave. Data is synced to disk before the rename: after a power cut the file
+    is the old one or the new one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The stem is left out: a name of 250 bytes must still find room for the temporary one.
+    part = path.with_name(f".{secrets.token_hex(6)}.part{path.suffix[:16]}")
+    try:
+        yield part
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,229 @@
+"""What flows: items in, tasks to workers, results back, answers out; and the seams they cross.
+
+Every border of the program is one of the protocols below. Their public doubles are in
+`trtfuse.testing`, and pass the same contract suites as the real parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from trtfuse.core.specs import Array, Arrays, TensorSpec
+
+Json = Any
+"""Plain JSON data: dict, list, str, int, float, bool, None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A decoded picture, upright. `pixels` is uint8 (height, width, 3), RGB."""
+
+    pixels: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One thing of the source, not yet decoded.
+
+    `key` names it for the sink (a path below the source's root, with forward slashes). `load`
+    decodes it, in whatever thread calls it, as often as it is called; it raises `ItemError`.
+    """
+
+    seq: int
+    key: str
+    load: Callable[[], Picture]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """How one picture was laid into its input, and the way back. All sizes in pixels.
+
+    A point (x, y) of the network's input lies at ((x - left) / scale_x, (y - top) / scale_y) of
+    the picture. `left` and `top` are negative where resize "crop" cut.
+    """
+
+    picture: tuple[int, int]
+    """(height, width) of the picture."""
+    input: tuple[int, int]
+    """(height, width) of the input tensor."""
+    scale_x: float
+    scale_y: float
+    left: int
+    top: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureFile:
+    """An answer to be kept as a picture. `pixels` is uint8 (height, width, 3), RGB."""
+
+    pixels: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayFile:
+    """An answer to be kept as one array (.npy)."""
+
+    array: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArraysFile:
+    """An answer to be kept as named arrays (.npz)."""
+
+    arrays: Arrays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a task says of one item: the fields of its line in results.jsonl, or a file, or both.
+
+    Owns its data: nothing in it is a view of a slot.
+    """
+
+    fields: Mapping[str, Json] = field(default_factory=dict)
+    file: PictureFile | ArrayFile | ArraysFile | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An error as data: exceptions do not always survive pickling, text does."""
+
+    kind: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What crosses to a worker: numbers only. The pixels lie in the slot.
+
+    A task is the batch in `slot`, or the part of it that starts at `start`; `count` items of
+    batch `seq`. `attempt` is how many workers have died on it.
+    """
+
+    seq: int
+    slot: int
+    count: int
+    start: int = 0
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Where one task's time went inside the runner; 0 where the runner cannot tell."""
+
+    copy_in_ns: int = 0
+    compute_ns: int = 0
+    copy_out_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A task and what became of it. Exactly one for every item of every submitted task."""
+
+    task: Task
+    worker: int
+    """The worker that answered; -1 where none did."""
+    outcome: Timing | Failure
+
+
+Claim = Callable[[str, tuple[int, ...]], Array]
+"""(output name, shape with batch axis) -> the memory to write that output to.
+
+Raises ShapeMismatch where the output does not fit its region. Lent until the task is answered.
+"""
+
+
+class Pending(Protocol):
+    """A batch on its way through a runner."""
+
+    def result(self) -> Timing:
+        """Wait until the outputs are written to the claimed memory. Call once."""
+        ...
+
+
+class Runner(Protocol):
+    """A loaded engine on one device. Host arrays in, host arrays out; no pointer leaves it."""
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What `launch` takes."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What `launch` claims memory for."""
+        ...
+
+    @property
+    def lanes(self) -> int:
+        """How many batches may be launched before the first is waited for."""
+        ...
+
+    def launch(self, inputs: Arrays, claim: Claim) -> Pending:
+        """Start one batch. `inputs` and the claimed memory must stay until `result` returns.
+
+        Every input has the same batch size, 1 up to the profile's maximum, and is C-contiguous.
+        Raises ShapeMismatch for any other shape or dtype, naming tensor, got and needs.
+        """
+        ...
+
+
+class OpenRunner(Protocol):
+    """Opens a runner inside the worker; picklable, so that it can cross to it.
+
+    `device` is the worker's device ("cuda:0", "cpu:1"). `ring` is all of the shared memory that
+    tasks will point into (uint8), for a runner that pins it; lent until the context closes.
+    """
+
+    def __call__(self, device: str, ring: Array) -> AbstractContextManager[Runner]:
+        """The runner, open until the context closes."""
+        ...
+
+
+class Source(Protocol):
+    """Items in order. Iterated once, by one thread at a time."""
+
+    @property
+    def count(self) -> int | None:
+        """How many items there are; None where only the end will tell."""
+        ...
+
+    def __iter__(self) -> Iterator[Item]: ...
+
+
+class Codec(Protocol):
+    """What a card means: pixels to tensors, tensors to answers. Stateless, any thread."""
+
+    def fit(self, height: int, width: int) -> Geometry:
+        """Where a picture of this size goes. Raises ItemError where it cannot."""
+        ...
+
+    def encode(self, picture: Picture, geometry: Geometry, into: Array) -> None:
+        """Write the input tensor of one picture to `into`, without the batch axis."""
+        ...
+
+    def decode(self, outputs: Arrays, geometry: Geometry) -> Answer:
+        """Read one item's outputs, without the batch axis. They are lent: copy what is kept.
+
+        Raises ItemError where the outputs make no sense (NaN or Inf).
+        """
+        ...
+
+
+class Sink(Protocol):
+    """Where answers go."""
+
+    def store(self, item: Item, answer: Answer) -> Json:
+        """Write what belongs in files of its own; return the item's line. Any thread, any order.
+
+        Raises ItemError where a file cannot be written.
+        """
+        ...
+
+    def commit(self, line: Json) -> None:
+        """Add the next line. One thread, in input order."""
+        ...

@@ -1,0 +1,1 @@
+"""ONNX in, ONNX out: export, dynamic batch, simplification, proof. No GPU in here."""

@@ -1,0 +1,1 @@
+"""Sources and sinks: folders of pictures, results.jsonl."""

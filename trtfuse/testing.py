@@ -1,0 +1,185 @@
+"""Public doubles for every seam of trtfuse: use them to test your own code around the pool.
+
+They stand at our own protocols only, and `FakeRunner` passes the contract suite that the real
+runners pass.
+
+>>> import numpy as np
+>>> runner = FakeRunner(shape=(2,))
+>>> out = np.empty((1, 2), np.float32)
+>>> timing = runner.launch({"x": np.ones((1, 2), np.float32)}, lambda name, shape: out).result()
+>>> out.tolist()
+[[3.0, 3.0]]
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from trtfuse.core.errors import ShapeMismatch
+from trtfuse.core.flow import Answer, Claim, Item, Json, Pending, Picture, Runner, Timing
+from trtfuse.core.specs import BATCH, Array, Arrays, TensorSpec
+
+
+@dataclass(frozen=True)
+class FakePending:
+    """A batch that is done already."""
+
+    timing: Timing
+
+    def result(self) -> Timing:
+        """The timing given at launch."""
+        return self.timing
+
+
+@dataclass(frozen=True)
+class FakeRunner:
+    """y = 2 x + 1, on one float32 input `x` of (batch, *shape), batches up to `max_batch`."""
+
+    shape: tuple[int, ...] = (4,)
+    max_batch: int = 8
+    lanes: int = 1
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The input `x`."""
+        return (TensorSpec(name="x", dtype="float32", shape=(BATCH, *self.shape)),)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The output `y`, shaped like `x`."""
+        return (TensorSpec(name="y", dtype="float32", shape=(BATCH, *self.shape)),)
+
+    def launch(self, inputs: Arrays, claim: Claim) -> Pending:
+        """Compute at once. Raises ShapeMismatch as the protocol says."""
+        x = inputs["x"]
+        if x.dtype != np.float32 or x.shape[1:] != self.shape or len(x) > self.max_batch:
+            raise ShapeMismatch(
+                f"input 'x': got {x.dtype} {x.shape}, "
+                f"needs float32 (1 to {self.max_batch}, {', '.join(map(str, self.shape))})."
+            )
+        started = time.perf_counter_ns()
+        np.add(np.multiply(x, 2), 1, out=claim("y", x.shape))
+        return FakePending(Timing(compute_ns=time.perf_counter_ns() - started))
+
+    @contextmanager
+    def __call__(self, device: str, ring: Array) -> Iterator[FakeRunner]:
+        """Open itself: a FakeRunner is its own OpenRunner."""
+        del device, ring
+        yield self
+
+
+@dataclass(frozen=True)
+class SlowRunner(FakeRunner):
+    """A FakeRunner whose every batch takes `seconds`, asleep: a device of fixed service time."""
+
+    seconds: float = 0.01
+
+    def launch(self, inputs: Arrays, claim: Claim) -> Pending:
+        """Sleep, then compute."""
+        time.sleep(self.seconds)
+        return super().launch(inputs, claim)
+
+
+@dataclass(frozen=True)
+class CrashingRunner(FakeRunner):
+    """A FakeRunner whose process dies, by SIGKILL or by `exitcode`, when it meets `poison` in `x`.
+
+    With `marks`, a folder, it dies at most `times` times over all workers: each death leaves a
+    file there, so the next worker knows.
+    """
+
+    poison: float = -1.0
+    marks: Path | None = None
+    times: int = 1
+    exitcode: int | None = None
+
+    def launch(self, inputs: Arrays, claim: Claim) -> Pending:
+        """Die if the poison is there and the deaths are not used up; else compute."""
+        if (inputs["x"] == self.poison).any() and self._may_die():
+            if self.exitcode is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(self.exitcode or 0)
+        return super().launch(inputs, claim)
+
+    def _may_die(self) -> bool:
+        if self.marks is None:
+            return True
+        if len(list(self.marks.iterdir())) >= self.times:
+            return False
+        (self.marks / str(os.getpid())).touch()
+        return True
+
+
+@dataclass(frozen=True)
+class FailingRunner(FakeRunner):
+    """A FakeRunner that raises ValueError when it meets `poison` in `x`."""
+
+    poison: float = -1.0
+
+    def launch(self, inputs: Arrays, claim: Claim) -> Pending:
+        """Raise if the poison is there; else compute."""
+        if (inputs["x"] == self.poison).any():
+            raise ValueError(f"met {self.poison}")
+        return super().launch(inputs, claim)
+
+
+@dataclass(frozen=True)
+class UnopenableRunner:
+    """An OpenRunner that raises: a device that is not there."""
+
+    message: str = "no such device"
+
+    def __call__(self, device: str, ring: Array) -> AbstractContextManager[Runner]:
+        """Raise RuntimeError."""
+        del ring
+        raise RuntimeError(f"{device}: {self.message}")
+
+
+@dataclass(frozen=True)
+class ListSource:
+    """Pictures from a list; an exception in the list is raised when its item is loaded."""
+
+    pictures: Sequence[Picture | Exception]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.pictures)
+
+    def __iter__(self) -> Iterator[Item]:
+        for seq, picture in enumerate(self.pictures):
+            yield Item(seq=seq, key=f"{seq:04d}", load=_loader(picture))
+
+
+def _loader(picture: Picture | Exception) -> Callable[[], Picture]:
+    def load() -> Picture:
+        if isinstance(picture, Exception):
+            raise picture
+        return picture
+
+    return load
+
+
+@dataclass
+class MemorySink:
+    """Keeps answers by key and lines in order."""
+
+    answers: dict[str, Answer] = field(default_factory=dict)
+    lines: list[Json] = field(default_factory=list)
+
+    def store(self, item: Item, answer: Answer) -> Json:
+        """Keep the answer; the line is its key and fields."""
+        self.answers[item.key] = answer
+        return {"key": item.key, **answer.fields}
+
+    def commit(self, line: Json) -> None:
+        """Keep the line."""
+        self.lines.append(line)
