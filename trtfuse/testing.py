@@ -23,8 +23,19 @@ from pathlib import Path
 
 import numpy as np
 
-from trtfuse.core.errors import ShapeMismatch
-from trtfuse.core.flow import Answer, Claim, Item, Json, Pending, Picture, Runner, Timing
+from trtfuse.core.errors import ItemError, ShapeMismatch
+from trtfuse.core.flow import (
+    Answer,
+    ArrayFile,
+    Claim,
+    Geometry,
+    Item,
+    Json,
+    Pending,
+    Picture,
+    Runner,
+    Timing,
+)
 from trtfuse.core.specs import BATCH, Array, Arrays, TensorSpec
 
 
@@ -41,7 +52,10 @@ class FakePending:
 
 @dataclass(frozen=True)
 class FakeRunner:
-    """y = 2 x + 1, on one float32 input `x` of (batch, *shape), batches up to `max_batch`."""
+    """y = 2 x + 1, on one float32 input `x` of (batch, *shape), batches up to `max_batch`.
+
+    A size of 0 in `shape` means any size.
+    """
 
     shape: tuple[int, ...] = (4,)
     max_batch: int = 8
@@ -50,17 +64,17 @@ class FakeRunner:
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The input `x`."""
-        return (TensorSpec(name="x", dtype="float32", shape=(BATCH, *self.shape)),)
+        return (self._spec("x"),)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """The output `y`, shaped like `x`."""
-        return (TensorSpec(name="y", dtype="float32", shape=(BATCH, *self.shape)),)
+        return (self._spec("y"),)
 
     def launch(self, inputs: Arrays, claim: Claim) -> Pending:
         """Compute at once. Raises ShapeMismatch as the protocol says."""
         x = inputs["x"]
-        if x.dtype != np.float32 or x.shape[1:] != self.shape or len(x) > self.max_batch:
+        if x.dtype != np.float32 or not self._takes(x.shape):
             raise ShapeMismatch(
                 f"input 'x': got {x.dtype} {x.shape}, "
                 f"needs float32 (1 to {self.max_batch}, {', '.join(map(str, self.shape))})."
@@ -68,6 +82,17 @@ class FakeRunner:
         started = time.perf_counter_ns()
         np.add(np.multiply(x, 2), 1, out=claim("y", x.shape))
         return FakePending(Timing(compute_ns=time.perf_counter_ns() - started))
+
+    def _spec(self, name: str) -> TensorSpec:
+        sizes = (size or f"size{axis}" for axis, size in enumerate(self.shape))
+        return TensorSpec(name=name, dtype="float32", shape=(BATCH, *sizes))
+
+    def _takes(self, shape: tuple[int, ...]) -> bool:
+        return (
+            len(shape) == len(self.shape) + 1
+            and 0 < shape[0] <= self.max_batch
+            and all(need in (0, got) for got, need in zip(shape[1:], self.shape, strict=True))
+        )
 
     @contextmanager
     def __call__(self, device: str, ring: Array) -> Iterator[FakeRunner]:
@@ -141,6 +166,34 @@ class UnopenableRunner:
         """Raise RuntimeError."""
         del ring
         raise RuntimeError(f"{device}: {self.message}")
+
+
+@dataclass(frozen=True)
+class PixelCodec:
+    """The pixels as they are: input and output are float32 (height, width, 3).
+
+    The answer is the output's mean, and the output itself as an array.
+    """
+
+    def fit(self, height: int, width: int) -> Geometry:
+        """The picture's own size."""
+        size = (height, width)
+        return Geometry(picture=size, input=size, scale_x=1, scale_y=1, left=0, top=0)
+
+    def shape(self, geometry: Geometry) -> tuple[int, ...]:
+        """(height, width, 3)."""
+        return (*geometry.input, 3)
+
+    def encode(self, picture: Picture, geometry: Geometry, into: Array) -> None:
+        """Copy."""
+        into[:] = picture.pixels
+
+    def decode(self, outputs: Arrays, geometry: Geometry) -> Answer:
+        """Mean and copy of the only output. Raises ItemError where it is not finite."""
+        (output,) = outputs.values()
+        if not np.isfinite(output).all():
+            raise ItemError("not finite")
+        return Answer(fields={"mean": float(output.mean())}, file=ArrayFile(array=output.copy()))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@
     ├── DeviceError (RuntimeError)         the call, the device, the status; exit 4
     └── PoolError (RuntimeError)           exit 4
         ├── StartFailed                    worker, device, the child's traceback
+        ├── ChildDied                      name, exit code or signal, how long it may take
         └── WorkersLost                    exit codes, how many items are unanswered
 
 A class exists only where an `except` or an exit code tells it apart. A failed *item* is none of
@@ -100,6 +101,10 @@ class PoolError(TrtfuseError, RuntimeError):
 
 class StartFailed(PoolError):
     """A worker did not become ready; holds the child's own words."""
+
+
+class ChildDied(PoolError):
+    """A child process ended, or was ended at its deadline, without an answer."""
 
 
 class WorkersLost(PoolError):

@@ -202,6 +202,10 @@ class Codec(Protocol):
         """Where a picture of this size goes. Raises ItemError where it cannot."""
         ...
 
+    def shape(self, geometry: Geometry) -> tuple[int, ...]:
+        """Shape of the input tensor of one such picture, without the batch axis."""
+        ...
+
     def encode(self, picture: Picture, geometry: Geometry, into: Array) -> None:
         """Write the input tensor of one picture to `into`, without the batch axis."""
         ...

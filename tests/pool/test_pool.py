@@ -1,0 +1,176 @@
+"""The pool with real processes: answers, deaths, errors, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from trtfuse.core.errors import PoolError, StartFailed, WorkersLost
+from trtfuse.core.flow import Failure, Result, Task, Timing
+from trtfuse.pool.pool import Pool
+from trtfuse.pool.slots import Largest, Ring, created, lay_out
+from trtfuse.testing import (
+    CrashingRunner,
+    FailingRunner,
+    FakeRunner,
+    SlowRunner,
+    UnopenableRunner,
+)
+
+BATCH = 4
+
+
+@pytest.fixture
+def ring() -> Iterator[Ring]:
+    runner = FakeRunner(shape=(2,))
+    plan = lay_out(
+        [Largest(spec=runner.inputs[0], item=(2,))],
+        [Largest(spec=runner.outputs[0], item=(2,))],
+        batch=BATCH,
+        wanted=16,
+        memory_bytes=1 << 20,
+    )
+    with created(plan) as ring:
+        for slot in range(plan.slots):
+            ring.set_input_shape(slot, "x", (2,))
+            # Item n of slot s holds 10 s + n, so that a mixed-up row shows.
+            for n in range(BATCH):
+                ring.inputs(slot, n, 1)["x"][:] = 10 * slot + n
+        yield ring
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    with _no_child_left():
+        yield
+
+
+@contextmanager
+def _no_child_left() -> Iterator[None]:
+    before = {child.pid for child in psutil.Process().children()}
+    yield
+    left = [c for c in psutil.Process().children() if c.pid not in before]
+    assert [c for c in left if "resource_tracker" not in " ".join(c.cmdline())] == []
+
+
+def answers(pool: Pool, ring: Ring, batches: int) -> dict[tuple[int, int], float | Failure]:
+    """Every item of `batches` submitted batches: its output, or the failure."""
+    for seq in range(batches):
+        pool.submit(Task(seq=seq, slot=seq, count=BATCH))
+    found: dict[tuple[int, int], float | Failure] = {}
+    while len(found) < batches * BATCH:
+        result = pool.results.get()
+        if isinstance(result, BaseException):
+            raise result
+        assert isinstance(result, Result)
+        task = result.task
+        outputs = ring.outputs(task.slot, task.start, task.count)["y"]
+        for n in range(task.count):
+            key = (task.seq, task.start + n)
+            assert key not in found
+            done = isinstance(result.outcome, Timing)
+            found[key] = float(outputs[n, 0]) if done else result.outcome  # type: ignore[assignment]
+    return found
+
+
+def right(batches: int) -> dict[tuple[int, int], float]:
+    return {(s, n): 2.0 * (10 * s + n) + 1 for s in range(batches) for n in range(BATCH)}
+
+
+def test_every_batch_is_answered_with_its_own_outputs(ring: Ring) -> None:
+    with Pool(FakeRunner(shape=(2,)), ["cpu:0", "cpu:1"], ring) as pool:
+        assert answers(pool, ring, 16) == right(16)
+    assert sum(record.batches for record in pool.records) == 16
+    assert sum(record.items for record in pool.records) == 16 * BATCH
+    assert all(record.peak_bytes > 1 << 20 for record in pool.records)
+
+
+def test_a_worker_killed_in_mid_batch_costs_nothing(ring: Ring, tmp_path: Path) -> None:
+    runner = CrashingRunner(shape=(2,), poison=51.0, marks=tmp_path)
+    with Pool(runner, ["cpu:0", "cpu:1"], ring) as pool:
+        assert answers(pool, ring, 16) == right(16)
+    deaths = [death for record in pool.records for death in record.deaths]
+    assert len(deaths) == 1
+    assert "was killed by SIGKILL" in deaths[0]
+
+
+def test_the_only_worker_killed_three_times_on_one_batch_costs_nothing(
+    ring: Ring, tmp_path: Path
+) -> None:
+    runner = CrashingRunner(shape=(2,), poison=51.0, marks=tmp_path, times=3, exitcode=3)
+    with Pool(runner, ["cpu:0"], ring) as pool:
+        assert answers(pool, ring, 8) == right(8)
+    assert ["exited with code 3" in death for death in pool.records[0].deaths] == [True] * 3
+
+
+def test_an_idle_worker_killed_from_outside_is_replaced(ring: Ring) -> None:
+    with Pool(FakeRunner(shape=(2,)), ["cpu:0"], ring) as pool:
+        answers(pool, ring, 2)
+        (worker,) = [
+            child
+            for child in psutil.Process().children()
+            if "spawn_main" in " ".join(child.cmdline())
+        ]
+        os.kill(worker.pid, signal.SIGKILL)
+        assert answers(pool, ring, 4) == right(4)
+
+
+def test_an_item_that_kills_every_worker_is_the_only_failure(ring: Ring) -> None:
+    with Pool(CrashingRunner(shape=(2,), poison=32.0), ["cpu:0", "cpu:1"], ring) as pool:
+        found = answers(pool, ring, 8)
+    failed = found.pop((3, 2))
+    assert isinstance(failed, Failure)
+    assert failed.kind == "WorkerDied"
+    assert found == {key: value for key, value in right(8).items() if key != (3, 2)}
+
+
+def test_an_item_that_raises_is_the_only_failure_and_kills_nobody(ring: Ring) -> None:
+    with Pool(FailingRunner(shape=(2,), poison=32.0), ["cpu:0"], ring) as pool:
+        found = answers(pool, ring, 8)
+    failed = found.pop((3, 2))
+    assert isinstance(failed, Failure)
+    assert (failed.kind, failed.message) == ("ValueError", "met 32.0")
+    assert "in launch" in failed.traceback
+    assert found == {key: value for key, value in right(8).items() if key != (3, 2)}
+    assert pool.records[0].deaths == []
+
+
+def test_when_every_restart_is_used_up_the_run_ends_with_the_deaths_named(ring: Ring) -> None:
+    runner = CrashingRunner(shape=(2,), poison=0.0)
+    with (
+        Pool(runner, ["cpu:0"], ring, restarts=1) as pool,
+        pytest.raises(WorkersLost, match=r"all 1 restarts are used up.*SIGKILL"),
+    ):
+        answers(pool, ring, 4)
+
+
+def test_a_runner_that_cannot_open_is_an_error_at_start_with_its_own_words(ring: Ring) -> None:
+    with (
+        pytest.raises(StartFailed, match=r"worker 0 \(cpu:0\): RuntimeError: cpu:0: no such"),
+        Pool(UnopenableRunner(), ["cpu:0", "cpu:1"], ring),
+    ):
+        pass
+
+
+def test_workers_that_are_not_ready_in_time_are_an_error_and_are_ended(ring: Ring) -> None:
+    with (
+        pytest.raises(PoolError, match=r"not ready after 0 s: worker 0 \(cpu:0\)"),
+        Pool(FakeRunner(), ["cpu:0"], ring, start_s=0.0),
+    ):
+        pass
+
+
+def test_leaving_with_an_error_does_not_wait_for_batches_under_way(ring: Ring) -> None:
+    def interrupted() -> None:
+        with Pool(SlowRunner(shape=(2,), seconds=600), ["cpu:0"], ring) as pool:
+            pool.submit(Task(seq=0, slot=0, count=1))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()

@@ -1,0 +1,199 @@
+"""The pool's policy, without a process."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from trtfuse.core.flow import Failure, Result, Task, Timing
+from trtfuse.pool.state import (
+    LOST,
+    NOBODY,
+    Answered,
+    Deliver,
+    Died,
+    PoolState,
+    Ready,
+    Send,
+    Start,
+    Submitted,
+)
+
+DONE = Timing(compute_ns=1)
+
+
+def task(seq: int, *, count: int = 4, start: int = 0, attempt: int = 0) -> Task:
+    return Task(seq=seq, slot=seq, count=count, start=start, attempt=attempt)
+
+
+def ready(*workers: int, restarts: int = 3, lanes: int = 1) -> PoolState:
+    state = PoolState(starting=set(workers), restarts=restarts)
+    for worker in workers:
+        state.handle(Ready(worker, lanes))
+    return state
+
+
+def test_tasks_go_to_the_worker_with_the_most_credit_and_then_wait() -> None:
+    state = ready(0, 1)
+    sent = [state.handle(Submitted(task(seq))) for seq in range(5)]
+    assert sent == [
+        [Send(0, task(0))],
+        [Send(1, task(1))],
+        [Send(0, task(2))],
+        [Send(1, task(3))],
+        [],
+    ]
+    assert list(state.waiting) == [task(4)]
+
+
+def test_an_answer_delivers_and_makes_room_for_the_next() -> None:
+    state = ready(0)
+    for seq in range(3):
+        state.handle(Submitted(task(seq)))
+    assert state.handle(Answered(0, task(0), DONE)) == [
+        Deliver(Result(task=task(0), worker=0, outcome=DONE)),
+        Send(0, task(2)),
+    ]
+
+
+def test_a_worker_of_two_lanes_gets_three_tasks() -> None:
+    state = ready(0, lanes=2)
+    for seq in range(5):
+        state.handle(Submitted(task(seq)))
+    assert [t.seq for t in state.flying[0].tasks] == [0, 1, 2]
+
+
+def test_a_dead_workers_tasks_go_first_and_keep_their_order() -> None:
+    state = ready(0, 1)
+    for seq in range(5):
+        state.handle(Submitted(task(seq)))
+    assert state.handle(Died(0, "worker 0 was killed")) == [Start(0)]
+    assert list(state.waiting) == [task(0, attempt=1), task(2), task(4)]
+
+
+def test_only_what_the_dead_worker_was_computing_is_blamed() -> None:
+    state = ready(0, lanes=2)
+    for seq in range(3):
+        state.handle(Submitted(task(seq)))
+    state.handle(Died(0, "worker 0 was killed"))
+    assert [t.attempt for t in state.waiting] == [1, 1, 0]
+
+
+def test_a_batch_that_kills_two_workers_is_split_into_its_items() -> None:
+    state = ready(0)
+    state.handle(Submitted(task(0, count=3)))
+    state.handle(Died(0, "first"))
+    state.handle(Ready(0, 1))
+    state.handle(Died(0, "second"))
+    assert list(state.waiting) == [task(0, count=1, start=n) for n in range(3)]
+
+
+def test_an_item_that_kills_two_workers_alone_is_a_failure_that_names_the_death() -> None:
+    state = ready(0)
+    state.handle(Submitted(task(0, count=1)))
+    state.handle(Died(0, "first"))
+    state.handle(Ready(0, 1))
+    actions = state.handle(Died(0, "worker 0 (cpu:0) was killed by SIGKILL"))
+    (deliver,) = [a for a in actions if isinstance(a, Deliver)]
+    assert isinstance(deliver.result.outcome, Failure)
+    assert deliver.result.outcome.kind == "WorkerDied"
+    assert "worker 0 (cpu:0) was killed by SIGKILL" in deliver.result.outcome.message
+
+
+def test_an_error_of_a_batch_splits_it_and_an_error_of_an_item_is_delivered() -> None:
+    state = ready(0)
+    state.handle(Submitted(task(0, count=2)))
+    error = Failure(kind="ValueError", message="no")
+    assert state.handle(Answered(0, task(0, count=2), error)) == [
+        Send(0, task(0, count=1, start=0)),
+        Send(0, task(0, count=1, start=1)),
+    ]
+    assert state.handle(Answered(0, task(0, count=1, start=0), error)) == [
+        Deliver(Result(task=task(0, count=1, start=0), worker=0, outcome=error))
+    ]
+
+
+def test_without_restarts_the_others_carry_on() -> None:
+    state = ready(0, 1, restarts=0)
+    for seq in range(4):
+        state.handle(Submitted(task(seq)))
+    assert state.handle(Died(0, "gone")) == []
+    assert state.handle(Answered(1, task(1), DONE))[1] == Send(1, task(0, attempt=1))
+
+
+def test_with_no_worker_and_no_restart_left_every_task_is_answered_as_lost() -> None:
+    state = ready(0, restarts=0)
+    for seq in range(3):
+        state.handle(Submitted(task(seq)))
+    actions = state.handle(Died(0, "gone")) + state.handle(Submitted(task(3)))
+    results = [a.result for a in actions if isinstance(a, Deliver)]
+    assert [r.task.seq for r in results] == [0, 1, 2, 3]
+    assert all(isinstance(r.outcome, Failure) and r.outcome.kind == LOST for r in results)
+    assert {r.worker for r in results} == {NOBODY}
+
+
+class History:
+    """One random life of a pool: it submits, answers, fails and kills until nothing is left."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        workers = self.dice.randint(1, 4)
+        self.state = PoolState(
+            starting=set(range(workers)), restarts=self.dice.choice([0, 1, 3, 20])
+        )
+        self.to_submit = [task(seq, count=self.dice.randint(1, 4)) for seq in range(12)]
+        self.starting = set(range(workers))
+        self.flying: dict[int, list[Task]] = {}
+        self.answered: Counter[tuple[int, int]] = Counter()
+        self.expected = Counter(
+            (t.seq, n) for t in self.to_submit for n in range(t.start, t.start + t.count)
+        )
+
+    def live(self) -> Counter[tuple[int, int]]:
+        while self.to_submit or self.starting or any(self.flying.values()):
+            self.step()
+        return self.answered
+
+    def step(self) -> None:
+        busy = [worker for worker, tasks in self.flying.items() if tasks]
+        choices = ["submit"] * bool(self.to_submit) + ["ready"] * bool(self.starting)
+        choices += ["answer"] * (3 * bool(busy)) + ["fail"] * bool(busy) + ["die"] * bool(busy)
+        match self.dice.choice(choices):
+            case "submit":
+                self.do(Submitted(self.to_submit.pop(0)))
+            case "ready":
+                worker = self.dice.choice(sorted(self.starting))
+                self.starting.remove(worker)
+                self.flying[worker] = []
+                self.do(Ready(worker, self.dice.randint(1, 3)))
+            case "die":
+                self.die(self.dice.choice(sorted(self.flying)))
+            case kind:
+                worker = self.dice.choice(busy)
+                outcome = DONE if kind == "answer" else Failure(kind="E", message="")
+                self.do(Answered(worker, self.flying[worker].pop(0), outcome))
+
+    def die(self, worker: int) -> None:
+        del self.flying[worker]
+        self.do(Died(worker, "died"))
+
+    def do(self, event: Submitted | Ready | Answered | Died) -> None:
+        for action in self.state.handle(event):
+            match action:
+                case Start(worker):
+                    self.starting.add(worker)
+                case Send(worker, sent):
+                    self.flying[worker].append(sent)
+                case Deliver(result):
+                    t = result.task
+                    self.answered.update((t.seq, n) for n in range(t.start, t.start + t.count))
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_five_thousand_random_histories_answer_every_item_exactly_once(block: int) -> None:
+    for seed in range(500 * block, 500 * (block + 1)):
+        history = History(seed)
+        assert history.live() == history.expected, f"seed {seed}"
+        assert not history.state.waiting, f"seed {seed}"

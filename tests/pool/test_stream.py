@@ -1,0 +1,148 @@
+"""Feeders and writers around a real pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trtfuse.core.errors import ItemError
+from trtfuse.core.flow import Answer, Failure, Item, Json, OpenRunner, Picture
+from trtfuse.pool.pool import Pool
+from trtfuse.pool.slots import Largest, created, lay_out
+from trtfuse.pool.stream import Outcome, Stream, Threads
+from trtfuse.testing import (
+    CrashingRunner,
+    FailingRunner,
+    FakeRunner,
+    ListSource,
+    MemorySink,
+    PixelCodec,
+)
+
+LARGEST = (8, 8, 3)
+ANY = (0, 0, 3)
+
+
+def picture(value: int, height: int = 4, width: int = 4) -> Picture:
+    return Picture(np.full((height, width, 3), value, np.uint8))
+
+
+def run(
+    pictures: list[Picture | Exception],
+    sink: MemorySink,
+    *,
+    runner: OpenRunner = FakeRunner(shape=ANY),  # noqa: B008 - frozen
+    workers: int = 2,
+) -> Iterator[Outcome]:
+    specs = FakeRunner(shape=ANY)
+    plan = lay_out(
+        [Largest(spec=specs.inputs[0], item=LARGEST)],
+        [Largest(spec=specs.outputs[0], item=LARGEST)],
+        batch=3,
+        wanted=5,
+        memory_bytes=1 << 20,
+    )
+    devices = [f"cpu:{n}" for n in range(workers)]
+    with (
+        created(plan) as ring,
+        Pool(runner, devices, ring) as pool,
+        Stream(ListSource(pictures), PixelCodec(), sink, pool, ring) as stream,
+    ):
+        yield from stream.run(Threads(feeders=2, writers=2))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 50])
+def test_every_item_comes_out_once_in_order_with_its_own_answer(count: int) -> None:
+    sink = MemorySink()
+    outcomes = list(run([picture(n) for n in range(count)], sink))
+    assert [outcome.line for outcome in outcomes] == [
+        {"key": f"{n:04d}", "mean": 2.0 * n + 1} for n in range(count)
+    ]
+    assert len(sink.answers) == count
+
+
+def test_pictures_of_many_sizes_keep_their_order_and_their_pixels() -> None:
+    sizes = [(1 + n % 3, 1 + n % 5) for n in range(40)]
+    sink = MemorySink()
+    outcomes = list(run([picture(n, *size) for n, size in enumerate(sizes)], sink))
+    assert [outcome.item.seq for outcome in outcomes] == list(range(40))
+    for n, size in enumerate(sizes):
+        file = sink.answers[f"{n:04d}"].file
+        assert file is not None
+        assert file.array.tolist() == np.full((*size, 3), 2.0 * n + 1).tolist()  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_read_is_a_failure_in_its_place_and_the_rest_goes_on() -> None:
+    pictures: list[Picture | Exception] = [picture(n) for n in range(10)]
+    pictures[0] = ItemError("cut short")
+    pictures[4] = ItemError("not a picture")
+    lines = [outcome.line for outcome in run(pictures, MemorySink())]
+    assert [n for n, line in enumerate(lines) if isinstance(line, Failure)] == [0, 4]
+    failed = lines[4]
+    assert isinstance(failed, Failure)
+    assert (failed.kind, failed.message) == ("ItemError", "not a picture")
+
+
+def test_a_picture_larger_than_the_profile_is_a_failure_that_names_the_flag() -> None:
+    lines = [o.line for o in run([picture(1), picture(2, 9, 8)], MemorySink())]
+    assert isinstance(lines[1], Failure)
+    assert "larger --size" in lines[1].message
+
+
+def test_an_output_that_makes_no_sense_is_a_failure() -> None:
+    class Infinite(PixelCodec):
+        def encode(self, picture: Picture, geometry: object, into: object) -> None:
+            into[:] = np.where(picture.pixels == 3, np.inf, picture.pixels)  # type: ignore[index]
+
+    sink = MemorySink()
+    specs = FakeRunner(shape=ANY)
+    plan = lay_out(
+        [Largest(spec=specs.inputs[0], item=LARGEST)],
+        [Largest(spec=specs.outputs[0], item=LARGEST)],
+        batch=3,
+        wanted=5,
+        memory_bytes=1 << 20,
+    )
+    with (
+        created(plan) as ring,
+        Pool(specs, ["cpu:0"], ring) as pool,
+        Stream(ListSource([picture(n) for n in range(5)]), Infinite(), sink, pool, ring) as stream,
+    ):
+        lines = [o.line for o in stream.run(Threads(feeders=1, writers=1))]
+    assert [n for n, line in enumerate(lines) if isinstance(line, Failure)] == [3]
+
+
+def test_an_item_that_fails_in_the_runner_fails_alone() -> None:
+    runner = FailingRunner(shape=ANY, poison=7.0)
+    lines = [o.line for o in run([picture(n) for n in range(12)], MemorySink(), runner=runner)]
+    assert [n for n, line in enumerate(lines) if isinstance(line, Failure)] == [7]
+
+
+def test_deaths_on_the_way_change_nothing(tmp_path: Path) -> None:
+    quiet = MemorySink()
+    list(run([picture(n) for n in range(60)], quiet))
+    runner = CrashingRunner(shape=ANY, poison=20.0, marks=tmp_path, times=3)
+    shaken = MemorySink()
+    outcomes = list(run([picture(n) for n in range(60)], shaken, runner=runner))
+    assert len(list(tmp_path.iterdir())) == 3
+    assert [o.line for o in outcomes] == [
+        {"key": key, **quiet.answers[key].fields} for key in sorted(quiet.answers)
+    ]
+
+
+def test_a_fault_of_the_sink_ends_the_run_with_that_error() -> None:
+    class Broken(MemorySink):
+        def store(self, item: Item, answer: Answer) -> Json:
+            raise OSError("disk on fire")
+
+    with pytest.raises(OSError, match="disk on fire"):
+        list(run([picture(n) for n in range(20)], Broken()))
+
+
+def test_whoever_stops_listening_stops_the_threads_and_the_pool() -> None:
+    outcomes = run([picture(n % 250) for n in range(500)], MemorySink())
+    assert next(outcomes).item.seq == 0
+    outcomes.close()  # type: ignore[attr-defined]

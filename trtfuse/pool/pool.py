@@ -1,0 +1,244 @@
+"""The pool: one process per device, one queue in the parent, every death an event.
+
+    submit() ──► inbox ─┐                       ┌─► worker 0 (pipe)
+                        ├─► dispatcher thread ──┼─► worker 1 (pipe)     pixels stay in the ring
+    results ◄───────────┘   PoolState decides   └─► worker 2 (pipe)
+
+The dispatcher waits on all pipes and on the inbox at once, turns what comes into events, and
+carries out the actions that `PoolState.handle` answers. It has no policy of its own. A pipe's end
+of file is the worker's death: what the worker had answered before is read first, by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+
+from trtfuse.core.errors import StartFailed, WorkersLost
+from trtfuse.core.flow import Failure, OpenRunner, Result, Task, Timing
+from trtfuse.pool import messages, spawn, state
+from trtfuse.pool.slots import Ring
+from trtfuse.pool.worker import WorkerPlan, work
+
+log = logging.getLogger(__name__)
+
+# How long workers may take to leave after a clean run: a GPU context takes 1 to 2 s to tear down.
+_LEAVE_S = 10.0
+
+
+@dataclass
+class WorkerRecord:
+    """What one worker has done, over all its restarts."""
+
+    device: str
+    batches: int = 0
+    items: int = 0
+    compute_ns: list[int] = field(default_factory=list)
+    deaths: list[str] = field(default_factory=list)
+    peak_bytes: int = 0
+    """Largest resident memory of its process."""
+
+
+class Pool:
+    """Workers that answer tasks. `results` holds one Result per task or part of it, any order.
+
+    A task may come back in parts (see PoolState): together they are all of its items. If the pool
+    cannot go on, `results` holds the exception that says why. The pool never puts None there:
+    whoever reads `results` in a thread may, to end it.
+
+    Enter it to start the workers: raises StartFailed unless every one is ready within `start_s`.
+    Leave it, in any way, and no child of it is left.
+    """
+
+    def __init__(
+        self,
+        open_runner: OpenRunner,
+        devices: Sequence[str],
+        ring: Ring,
+        *,
+        restarts: int = 16,
+        start_s: float = 300.0,
+    ) -> None:
+        self.results: SimpleQueue[Result | BaseException | None] = SimpleQueue()
+        self.records = [WorkerRecord(device) for device in devices]
+        self.lanes = 1
+        """Most lanes of any worker; known once entered."""
+        self._plans = [
+            WorkerPlan(device=device, open_runner=open_runner, layout=ring.layout, ring=ring.name)
+            for device in devices
+        ]
+        self._restarts = restarts
+        self._start_s = start_s
+        self._children: dict[int, spawn.Child] = {}
+        self._inbox: SimpleQueue[Task] = SimpleQueue()
+        self._wake = os.eventfd(0)
+        self._closing = False
+        self._state = state.PoolState(starting=set(range(len(devices))), restarts=restarts)
+        self._dispatcher = threading.Thread(target=self._dispatch, name="dispatcher", daemon=True)
+
+    def __enter__(self) -> Pool:
+        try:
+            for worker in range(len(self._plans)):
+                self._start(worker)
+            for worker, lanes in self._wait_until_ready().items():
+                self.lanes = max(self.lanes, lanes)
+                self._state.handle(state.Ready(worker, lanes))
+        except BaseException:
+            self._end_children(grace_s=0.0)
+            os.close(self._wake)
+            raise
+        self._dispatcher.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._closing = True
+        os.eventfd_write(self._wake, 1)
+        self._dispatcher.join()
+        os.close(self._wake)
+        self._end_children(grace_s=_LEAVE_S if kind is None else 0.0)
+
+    def submit(self, task: Task) -> None:
+        """Queue a task whose inputs lie in its slot. Any thread; never blocks."""
+        self._inbox.put(task)
+        os.eventfd_write(self._wake, 1)
+
+    def _start(self, worker: int) -> None:
+        plan = self._plans[worker]
+        self._children[worker] = spawn.start(work, plan, name=f"worker {worker} ({plan.device})")
+
+    def _wait_until_ready(self) -> dict[int, int]:
+        """Lanes of every worker, once all are ready."""
+        lanes: dict[int, int] = {}
+        deadline = time.monotonic() + self._start_s
+        while starting := {c.pipe: w for w, c in self._children.items() if w not in lanes}:
+            readable = wait(list(starting), max(0.0, deadline - time.monotonic()))
+            if not readable:
+                names = ", ".join(self._children[w].name for w in starting.values())
+                raise StartFailed(f"not ready after {self._start_s:.0f} s: {names}.")
+            for pipe in readable:
+                assert isinstance(pipe, Connection)
+                worker = starting[pipe]
+                match self._receive(worker):
+                    case messages.Ready(lanes=count):
+                        lanes[worker] = count
+                    case messages.Refused(failure=why):
+                        name = self._children[worker].name
+                        raise StartFailed(f"{name}: {why.kind}: {why.message}")
+                    case None:
+                        raise StartFailed(f"{self._bury(worker)} before it was ready.")
+        return lanes
+
+    def _dispatch(self) -> None:
+        try:
+            while not self._closing:
+                workers = {child.pipe: worker for worker, child in self._children.items()}
+                for readable in wait([self._wake, *workers]):
+                    if isinstance(readable, Connection):
+                        self._hear(workers[readable])
+                    else:
+                        self._take_in()
+        except BaseException as error:  # noqa: BLE001 - a thread's end: whoever waits must know
+            self.results.put(error)
+
+    def _take_in(self) -> None:
+        os.eventfd_read(self._wake)
+        while not self._inbox.empty():
+            self._carry_out(state.Submitted(self._inbox.get()))
+
+    def _hear(self, worker: int) -> None:
+        match self._receive(worker):
+            case messages.Ready(lanes=lanes):
+                self._carry_out(state.Ready(worker, lanes))
+            case messages.Answered(task=task, outcome=outcome):
+                self._note(worker, task, outcome)
+                self._carry_out(state.Answered(worker, task, outcome))
+            case messages.Refused(failure=why):
+                log.warning("%s: %s: %s", self._children[worker].name, why.kind, why.message)
+            case None:
+                end = self._bury(worker)
+                log.warning("%s", end)
+                self._carry_out(state.Died(worker, end))
+
+    def _receive(self, worker: int) -> object:
+        """The worker's next message; None when it is gone. Log records are passed on here."""
+        child = self._children[worker]
+        try:
+            message = child.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return None
+        if isinstance(message, messages.Logged):
+            log.log(message.level, "%s: %s", child.name, message.text)
+        return message
+
+    def _bury(self, worker: int) -> str:
+        """Collect a dead worker; who it was and how it ended, in words."""
+        child = self._children.pop(worker)
+        child.process.join(1.0)
+        end = f"{child.name} {spawn.describe_exit(child.process.exitcode)}"
+        child.end(grace_s=0.0)
+        self.records[worker].deaths.append(end)
+        return end
+
+    def _note(self, worker: int, task: Task, outcome: Timing | Failure) -> None:
+        record = self.records[worker]
+        if isinstance(outcome, Timing):
+            record.batches += 1
+            record.items += task.count
+            record.compute_ns.append(outcome.compute_ns)
+
+    def _carry_out(self, event: state.Event) -> None:
+        for action in self._state.handle(event):
+            match action:
+                case state.Start(worker):
+                    self._start(worker)
+                case state.Send(worker, task):
+                    self._send(worker, task)
+                case state.Deliver(result):
+                    self.results.put(self._checked(result))
+
+    def _send(self, worker: int, task: Task) -> None:
+        try:
+            self._children[worker].pipe.send(task)
+        except (BrokenPipeError, ConnectionResetError):
+            # It died a moment ago. Its end of file is waiting to be heard, and gives the task back.
+            log.debug("%s is gone", self._children[worker].name)
+
+    def _checked(self, result: Result) -> Result | WorkersLost:
+        if isinstance(result.outcome, Failure) and result.outcome.kind == state.LOST:
+            deaths = [death for record in self.records for death in record.deaths]
+            return WorkersLost(
+                f"no worker is left, and all {self._restarts} restarts are used up. Last: "
+                f"{'; '.join(deaths[-3:])}."
+            )
+        return result
+
+    def _end_children(self, grace_s: float) -> None:
+        for worker, child in self._children.items():
+            self.records[worker].peak_bytes = _peak_bytes(child.pid)
+            child.pipe.close()
+        deadline = time.monotonic() + grace_s
+        for child in self._children.values():
+            child.end(grace_s=max(0.0, deadline - time.monotonic()))
+        self._children.clear()
+
+
+def _peak_bytes(pid: int) -> int:
+    """Largest resident memory that process `pid` has had, as the kernel counts it (VmHWM)."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except FileNotFoundError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)

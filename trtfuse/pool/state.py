@@ -1,0 +1,176 @@
+"""The pool as a value: events in, actions out. No process, pipe, clock or log in here.
+
+A worker is starting, or has tasks in flight (`flying`, oldest first), or is gone. Waiting tasks
+are one queue. When a worker dies, the tasks it may have been computing (the oldest `lanes`) are
+blamed, the others merely go back. A task blamed `DEATHS` times is split into single items, and a
+single item blamed `DEATHS` times more is answered as a failure: so one bad item costs itself and
+four workers, and never its neighbours. An error (not a death) splits at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from trtfuse.core.flow import Failure, Result, Task, Timing
+
+# Two: once may be chance (the kernel's out-of-memory killer, an operator), twice is a pattern.
+DEATHS = 2
+
+NOBODY = -1
+LOST = "WorkersLost"
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A task came in."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A worker that was starting can take tasks."""
+
+    worker: int
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A worker is done with one of its tasks."""
+
+    worker: int
+    task: Task
+    outcome: Timing | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A worker is gone. `why` names it and how it ended."""
+
+    worker: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this worker again."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Hand this task to this worker."""
+
+    worker: int
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Give this result to whoever waits for it."""
+
+    result: Result
+
+
+Event = Submitted | Ready | Answered | Died
+Action = Start | Send | Deliver
+
+
+@dataclass
+class Flight:
+    """A ready worker: how many tasks it computes at a time, and those it has, oldest first."""
+
+    lanes: int
+    tasks: list[Task] = field(default_factory=list)
+
+    @property
+    def credit(self) -> int:
+        """Tasks it may still be given: one more than it computes, so that it never waits for us."""
+        return self.lanes + 1 - len(self.tasks)
+
+
+@dataclass
+class PoolState:
+    """All that the pool knows.
+
+    `starting` are the workers asked for and not ready; `restarts` is left for the whole run.
+    """
+
+    starting: set[int]
+    restarts: int
+    waiting: deque[Task] = field(default_factory=deque)
+    flying: dict[int, Flight] = field(default_factory=dict)
+
+    def handle(self, event: Event) -> list[Action]:
+        """What to do, in this order, now that `event` has happened."""
+        actions: list[Action] = []
+        match event:
+            case Submitted(task):
+                self.waiting.append(task)
+            case Ready(worker, lanes):
+                self.starting.remove(worker)
+                self.flying[worker] = Flight(lanes)
+            case Answered(worker, task, outcome):
+                self.flying[worker].tasks.remove(task)
+                actions += self._settle(worker, task, outcome)
+            case Died(worker, why):
+                actions += self._bury(worker, why)
+        actions += self._fill()
+        return actions
+
+    def _settle(self, worker: int, task: Task, outcome: Timing | Failure) -> Iterator[Action]:
+        if isinstance(outcome, Failure) and task.count > 1:
+            self.waiting.extendleft(reversed(_singles(task)))
+        else:
+            yield Deliver(Result(task=task, worker=worker, outcome=outcome))
+
+    def _bury(self, worker: int, why: str) -> Iterator[Action]:
+        self.starting.discard(worker)
+        flight = self.flying.pop(worker, Flight(0))
+        again: list[Task] = []
+        for task in flight.tasks[: flight.lanes]:
+            blamed = replace(task, attempt=task.attempt + 1)
+            if blamed.attempt < DEATHS:
+                again.append(blamed)
+            elif task.count > 1:
+                again += _singles(task)
+            else:
+                message = f"{why} while computing it, as another did before"
+                yield _give_up(task, worker, Failure(kind="WorkerDied", message=message))
+        again += flight.tasks[flight.lanes :]
+        self.waiting.extendleft(reversed(again))
+        if self.restarts:
+            self.restarts -= 1
+            self.starting.add(worker)
+            yield Start(worker)
+
+    def _fill(self) -> Iterator[Action]:
+        if not self.flying and not self.starting:
+            lost = Failure(kind=LOST, message="no worker is left, and no restart")
+            while self.waiting:
+                yield _give_up(self.waiting.popleft(), NOBODY, lost)
+        while self.waiting and (worker := self._freest()) is not None:
+            task = self.waiting.popleft()
+            self.flying[worker].tasks.append(task)
+            yield Send(worker, task)
+
+    def _freest(self) -> int | None:
+        """The worker with the most credit, the lowest number among equals; None if none has any."""
+        worker = max(self.flying, key=lambda w: (self.flying[w].credit, -w), default=None)
+        return worker if worker is not None and self.flying[worker].credit > 0 else None
+
+
+def _singles(task: Task) -> list[Task]:
+    """The items of `task`, each a task of its own with a clean record."""
+    return [
+        replace(task, start=start, count=1, attempt=0)
+        for start in range(task.start, task.start + task.count)
+    ]
+
+
+def _give_up(task: Task, worker: int, why: Failure) -> Deliver:
+    return Deliver(Result(task=task, worker=worker, outcome=why))

@@ -1,0 +1,250 @@
+"""Both ends of the pool: items into slots, outputs into answers, in order.
+
+    source ─► feeders (threads) ─► slots ─► pool ─► writers (threads) ─► order ─► outcomes()
+
+A feeder takes the next `batch` items, decodes and encodes them straight into a slot, and submits
+it; where the input's size changes from one item to the next, it goes on in another slot. A writer
+decodes a result's outputs, has the sink store the answer, and frees the slot. An item that cannot
+be read is never sent, one whose answer cannot be stored is a failure too; the rest goes on.
+
+Bounded: the slots hold what is under way, and no item is taken more than `window` ahead of the
+oldest one that is not out. Whoever waits, waits for a slot, for the window, or for a message.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from types import TracebackType
+
+from trtfuse.core.errors import ItemError
+from trtfuse.core.flow import (
+    Codec,
+    Failure,
+    Geometry,
+    Item,
+    Json,
+    Picture,
+    Result,
+    Sink,
+    Source,
+    Task,
+)
+from trtfuse.core.specs import Arrays
+from trtfuse.pool.order import Order
+from trtfuse.pool.pool import Pool
+from trtfuse.pool.slots import Ring
+from trtfuse.pool.spawn import failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threads:
+    """How many threads decode and how many write."""
+
+    feeders: int
+    writers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one item: its line for the sink, or why there is none."""
+
+    item: Item
+    line: Json | Failure
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The items whose inputs lie in `slot`, in the slot's order; `left` are not written yet."""
+
+    slot: int
+    shape: tuple[int, ...]
+    items: list[tuple[Item, Geometry]] = field(default_factory=list)
+    left: int = 0
+
+
+class _Fed:
+    """A feeder has reached the end of the source."""
+
+
+class Stream:
+    """One run of `source` through an entered `pool` into `sink`. A context, used once.
+
+    Leaving it ends its threads; an item that is just being decoded or written is waited for.
+    """
+
+    def __init__(self, source: Source, codec: Codec, sink: Sink, pool: Pool, ring: Ring) -> None:
+        self._items = iter(source)
+        self._codec = codec
+        self._sink = sink
+        self._pool = pool
+        self._ring = ring
+        self._stopped = False
+        self._threads: list[threading.Thread] = []
+        self._feeding = 0
+        self._taken = 0
+        self._submitted = 0
+        # Two locks: a feeder may wait for the window while it takes, and what opens the window is
+        # a writer that settles.
+        self._taking = threading.Lock()
+        self._settling = threading.Lock()
+        self._batches: dict[int, _Batch] = {}
+        self._free: SimpleQueue[int | None] = SimpleQueue()
+        for slot in range(ring.layout.slots):
+            self._free.put(slot)
+        # Four rings' worth: room for one slow batch to be overtaken by all the others, and yet a
+        # bound on what waits for it. More than one batch is needed, or a feeder could wait for
+        # itself.
+        self._window = threading.Semaphore(4 * ring.layout.slots * ring.layout.batch)
+        self._outbox: SimpleQueue[Outcome | _Fed | BaseException] = SimpleQueue()
+
+    def run(self, threads: Threads) -> Iterator[Outcome]:
+        """Start the threads; one outcome an item, in the source's order, as they get ready.
+
+        Raises what broke the run: WorkersLost, or an error of the source, codec or sink.
+        """
+        self._feeding = threads.feeders
+        self._start([self._feed] * threads.feeders + [self._write] * threads.writers)
+        order: Order[Outcome] = Order()
+        while self._feeding or order.next < self._taken:
+            match self._outbox.get():
+                case BaseException() as error:
+                    raise error
+                case _Fed():
+                    self._feeding -= 1
+                case Outcome() as outcome:
+                    for ready in order.push(outcome.item.seq, outcome):
+                        self._window.release()
+                        yield ready
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._stopped = True
+        for _ in self._threads:
+            self._window.release()
+            self._free.put(None)
+            self._pool.results.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, roles: list[Callable[[], None]]) -> None:
+        for number, role in enumerate(roles):
+            name = f"{role.__name__.strip('_')}-{number}"
+            thread = threading.Thread(target=self._guard, args=(role,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _guard(self, role: Callable[[], None]) -> None:
+        try:
+            role()
+        except BaseException as error:  # noqa: BLE001 - a thread's end: whoever waits must know
+            self._outbox.put(error)
+
+    # Feeders
+
+    def _feed(self) -> None:
+        while chunk := self._take():
+            self._encode(chunk)
+        self._outbox.put(_Fed())
+
+    def _take(self) -> list[Item]:
+        """The next items, a batch of them at most; none at the end, or when stopped."""
+        chunk: list[Item] = []
+        with self._taking:
+            while len(chunk) < self._ring.layout.batch:
+                self._window.acquire()
+                item = None if self._stopped else next(self._items, None)
+                if item is None:
+                    self._window.release()
+                    break
+                chunk.append(item)
+            self._taken += len(chunk)
+        return chunk
+
+    def _encode(self, chunk: list[Item]) -> None:
+        batch: _Batch | None = None
+        for item in chunk:
+            try:
+                picture, geometry, shape = self._load(item)
+            except ItemError as error:
+                self._outbox.put(Outcome(item=item, line=failure(error)))
+                continue
+            if batch is not None and batch.shape != shape:
+                self._submit(batch)
+                batch = None
+            if batch is None:
+                batch = self._open(shape)
+            if batch is None:
+                return
+            place = self._ring.inputs(batch.slot, len(batch.items), 1)
+            self._codec.encode(picture, geometry, next(iter(place.values()))[0])
+            batch.items.append((item, geometry))
+        if batch is not None:
+            self._submit(batch)
+
+    def _load(self, item: Item) -> tuple[Picture, Geometry, tuple[int, ...]]:
+        picture = item.load()
+        geometry = self._codec.fit(*picture.pixels.shape[:2])
+        shape = self._codec.shape(geometry)
+        if not self._ring.layout.inputs[0].holds(shape):
+            raise ItemError(
+                f"its input would be {shape}, more than the engine's profile allows. "
+                "Rebuild the engine with a larger --size."
+            )
+        return picture, geometry, shape
+
+    def _open(self, shape: tuple[int, ...]) -> _Batch | None:
+        """An empty batch in a free slot; waits for one. None when stopped."""
+        slot = self._free.get()
+        if slot is None:
+            return None
+        self._ring.set_input_shape(slot, self._ring.layout.inputs[0].name, shape)
+        return _Batch(slot=slot, shape=shape)
+
+    def _submit(self, batch: _Batch) -> None:
+        batch.left = len(batch.items)
+        with self._settling:
+            seq = self._submitted
+            self._submitted += 1
+            self._batches[seq] = batch
+        self._pool.submit(Task(seq=seq, slot=batch.slot, count=len(batch.items)))
+
+    # Writers
+
+    def _write(self) -> None:
+        while (result := self._pool.results.get()) is not None:
+            if isinstance(result, BaseException):
+                raise result
+            self._settle(result)
+
+    def _settle(self, result: Result) -> None:
+        """Write all items of the result; free the slot with the batch's last one."""
+        task = result.task
+        batch = self._batches[task.seq]
+        outputs = self._ring.outputs(task.slot, task.start, task.count)
+        for n, (item, geometry) in enumerate(batch.items[task.start : task.start + task.count]):
+            line = result.outcome
+            if not isinstance(line, Failure):
+                line = self._store(item, geometry, {name: out[n] for name, out in outputs.items()})
+            self._outbox.put(Outcome(item=item, line=line))
+        with self._settling:
+            batch.left -= task.count
+            if batch.left:
+                return
+            del self._batches[task.seq]
+        self._free.put(batch.slot)
+
+    def _store(self, item: Item, geometry: Geometry, outputs: Arrays) -> Json | Failure:
+        try:
+            return self._sink.store(item, self._codec.decode(outputs, geometry))
+        except ItemError as error:
+            return failure(error)

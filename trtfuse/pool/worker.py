@@ -1,0 +1,68 @@
+"""The worker's side of the pipe: open the runner, say so, answer tasks until the pipe ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from trtfuse.core.flow import Failure, OpenRunner, Pending, Runner, Task, Timing
+from trtfuse.pool.messages import Answered, Ready, Refused
+from trtfuse.pool.slots import Layout, Ring, attached
+from trtfuse.pool.spawn import failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlan:
+    """All that a worker needs to know; picklable."""
+
+    device: str
+    open_runner: OpenRunner
+    layout: Layout
+    ring: str
+    """Name of the shared memory."""
+
+
+def work(pipe: Connection, plan: WorkerPlan) -> None:
+    """The life of a worker. Returns when the parent closes the pipe."""
+    with ExitStack() as stack:
+        try:
+            ring = attached(plan.layout, plan.ring)
+            runner = stack.enter_context(plan.open_runner(plan.device, ring.memory))
+        except Exception as error:  # noqa: BLE001 - the worker's border: it crosses as data
+            pipe.send(Refused(failure=failure(error)))
+            return
+        pipe.send(Ready(lanes=runner.lanes))
+        try:
+            _serve(pipe, ring, runner)
+        except (EOFError, ConnectionResetError, BrokenPipeError):
+            return
+
+
+def _serve(pipe: Connection, ring: Ring, runner: Runner) -> None:
+    """Keep every lane busy; answer in the order of the tasks. Ends with the pipe's EOFError."""
+    flying: deque[tuple[Task, Pending | Failure]] = deque()
+    while True:
+        while len(flying) < runner.lanes and (not flying or pipe.poll()):
+            task = pipe.recv()
+            flying.append((task, _launch(ring, runner, task)))
+        task, pending = flying.popleft()
+        pipe.send(Answered(task=task, outcome=_result(pending)))
+
+
+def _launch(ring: Ring, runner: Runner, task: Task) -> Pending | Failure:
+    try:
+        inputs = ring.inputs(task.slot, task.start, task.count)
+        return runner.launch(inputs, ring.claim(task.slot, task.start))
+    except Exception as error:  # noqa: BLE001 - the worker's border: it crosses as data
+        return failure(error)
+
+
+def _result(pending: Pending | Failure) -> Timing | Failure:
+    if isinstance(pending, Failure):
+        return pending
+    try:
+        return pending.result()
+    except Exception as error:  # noqa: BLE001 - the worker's border: it crosses as data
+        return failure(error)
