@@ -1,1 +1,1 @@
-"""Sources and sinks: folders of pictures, results.jsonl."""
+"""Sources and sinks: folders of pictures in, pictures, arrays and results.jsonl out."""

@@ -1,1 +1,1 @@
-"""What happens between pixels and tensors: one file a task, one table."""
+"""What happens between pixels and tensors: one file a task, registered in `table`."""

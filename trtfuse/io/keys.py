@@ -1,0 +1,35 @@
+"""Keys of items: a file's path below its folder, as text that any JSON reader takes.
+
+A Linux name is bytes and need not be UTF-8. Such a path becomes "./" and its text with \\xNN for
+each byte that is not UTF-8, and with \\\\ for a backslash. No other key begins with "./", so
+two files never share a key, and every key leads back to its file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+_MARK = "./"
+_ESCAPE = re.compile(rb"\\(?:\\|x([0-9a-f]{2}))")
+
+
+def key_of(path: str) -> str:
+    """The key of `path`, a relative path with forward slashes as `os` gives it."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raw = os.fsencode(path).replace(b"\\", b"\\\\")
+        return _MARK + raw.decode(errors="backslashreplace")
+    return path
+
+
+def path_of(key: str) -> str:
+    """The path that `key` was made of, as `os` takes it."""
+    if not key.startswith(_MARK):
+        return key
+    return os.fsdecode(_ESCAPE.sub(_unescape, key.removeprefix(_MARK).encode()))
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    return bytes.fromhex(match[1].decode()) if match[1] else b"\\"
