@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from trtfuse.core.errors import PoolError, StartFailed, WorkersLost
-from trtfuse.core.flow import Failure, Result, Task, Timing
-from trtfuse.pool.pool import Pool
+from trtfuse.core.flow import Failure, OpenRunner, Result, Task, Timing
+from trtfuse.pool.pool import Pool, Seat
 from trtfuse.pool.slots import Largest, Ring, created, lay_out
 from trtfuse.testing import (
     CrashingRunner,
@@ -59,6 +59,10 @@ def _no_child_left() -> Iterator[None]:
     assert [c for c in left if "resource_tracker" not in " ".join(c.cmdline())] == []
 
 
+def seats(open_runner: OpenRunner, workers: int) -> list[Seat]:
+    return [Seat(device=f"cpu:{n}", open_runner=open_runner) for n in range(workers)]
+
+
 def answers(pool: Pool, ring: Ring, batches: int) -> dict[tuple[int, int], float | Failure]:
     """Every item of `batches` submitted batches: its output, or the failure."""
     for seq in range(batches):
@@ -84,16 +88,16 @@ def right(batches: int) -> dict[tuple[int, int], float]:
 
 
 def test_every_batch_is_answered_with_its_own_outputs(ring: Ring) -> None:
-    with Pool(FakeRunner(shape=(2,)), ["cpu:0", "cpu:1"], ring) as pool:
+    with Pool(seats(FakeRunner(shape=(2,)), 2), ring) as pool:
         assert answers(pool, ring, 16) == right(16)
-    assert sum(record.batches for record in pool.records) == 16
+    assert sum(len(record.compute_ns) for record in pool.records) == 16
     assert sum(record.items for record in pool.records) == 16 * BATCH
     assert all(record.peak_bytes > 1 << 20 for record in pool.records)
 
 
 def test_a_worker_killed_in_mid_batch_costs_nothing(ring: Ring, tmp_path: Path) -> None:
     runner = CrashingRunner(shape=(2,), poison=51.0, marks=tmp_path)
-    with Pool(runner, ["cpu:0", "cpu:1"], ring) as pool:
+    with Pool(seats(runner, 2), ring) as pool:
         assert answers(pool, ring, 16) == right(16)
     deaths = [death for record in pool.records for death in record.deaths]
     assert len(deaths) == 1
@@ -104,13 +108,13 @@ def test_the_only_worker_killed_three_times_on_one_batch_costs_nothing(
     ring: Ring, tmp_path: Path
 ) -> None:
     runner = CrashingRunner(shape=(2,), poison=51.0, marks=tmp_path, times=3, exitcode=3)
-    with Pool(runner, ["cpu:0"], ring) as pool:
+    with Pool(seats(runner, 1), ring) as pool:
         assert answers(pool, ring, 8) == right(8)
     assert ["exited with code 3" in death for death in pool.records[0].deaths] == [True] * 3
 
 
 def test_an_idle_worker_killed_from_outside_is_replaced(ring: Ring) -> None:
-    with Pool(FakeRunner(shape=(2,)), ["cpu:0"], ring) as pool:
+    with Pool(seats(FakeRunner(shape=(2,)), 1), ring) as pool:
         answers(pool, ring, 2)
         (worker,) = [
             child
@@ -122,7 +126,7 @@ def test_an_idle_worker_killed_from_outside_is_replaced(ring: Ring) -> None:
 
 
 def test_an_item_that_kills_every_worker_is_the_only_failure(ring: Ring) -> None:
-    with Pool(CrashingRunner(shape=(2,), poison=32.0), ["cpu:0", "cpu:1"], ring) as pool:
+    with Pool(seats(CrashingRunner(shape=(2,), poison=32.0), 2), ring) as pool:
         found = answers(pool, ring, 8)
     failed = found.pop((3, 2))
     assert isinstance(failed, Failure)
@@ -131,7 +135,7 @@ def test_an_item_that_kills_every_worker_is_the_only_failure(ring: Ring) -> None
 
 
 def test_an_item_that_raises_is_the_only_failure_and_kills_nobody(ring: Ring) -> None:
-    with Pool(FailingRunner(shape=(2,), poison=32.0), ["cpu:0"], ring) as pool:
+    with Pool(seats(FailingRunner(shape=(2,), poison=32.0), 1), ring) as pool:
         found = answers(pool, ring, 8)
     failed = found.pop((3, 2))
     assert isinstance(failed, Failure)
@@ -144,7 +148,7 @@ def test_an_item_that_raises_is_the_only_failure_and_kills_nobody(ring: Ring) ->
 def test_when_every_restart_is_used_up_the_run_ends_with_the_deaths_named(ring: Ring) -> None:
     runner = CrashingRunner(shape=(2,), poison=0.0)
     with (
-        Pool(runner, ["cpu:0"], ring, restarts=1) as pool,
+        Pool(seats(runner, 1), ring, restarts=1) as pool,
         pytest.raises(WorkersLost, match=r"all 1 restarts are used up.*SIGKILL"),
     ):
         answers(pool, ring, 4)
@@ -152,8 +156,8 @@ def test_when_every_restart_is_used_up_the_run_ends_with_the_deaths_named(ring: 
 
 def test_a_runner_that_cannot_open_is_an_error_at_start_with_its_own_words(ring: Ring) -> None:
     with (
-        pytest.raises(StartFailed, match=r"worker 0 \(cpu:0\): RuntimeError: cpu:0: no such"),
-        Pool(UnopenableRunner(), ["cpu:0", "cpu:1"], ring),
+        pytest.raises(StartFailed, match=r"worker (\d) \(cpu:\1\): RuntimeError: cpu:\1: no such"),
+        Pool(seats(UnopenableRunner(), 2), ring),
     ):
         pass
 
@@ -161,14 +165,14 @@ def test_a_runner_that_cannot_open_is_an_error_at_start_with_its_own_words(ring:
 def test_workers_that_are_not_ready_in_time_are_an_error_and_are_ended(ring: Ring) -> None:
     with (
         pytest.raises(PoolError, match=r"not ready after 0 s: worker 0 \(cpu:0\)"),
-        Pool(FakeRunner(), ["cpu:0"], ring, start_s=0.0),
+        Pool(seats(FakeRunner(), 1), ring, start_s=0.0),
     ):
         pass
 
 
 def test_leaving_with_an_error_does_not_wait_for_batches_under_way(ring: Ring) -> None:
     def interrupted() -> None:
-        with Pool(SlowRunner(shape=(2,), seconds=600), ["cpu:0"], ring) as pool:
+        with Pool(seats(SlowRunner(shape=(2,), seconds=600), 1), ring) as pool:
             pool.submit(Task(seq=0, slot=0, count=1))
             raise KeyboardInterrupt
 

@@ -10,7 +10,7 @@ import pytest
 
 from trtfuse.core.errors import ItemError
 from trtfuse.core.flow import Answer, Failure, Item, Json, OpenRunner, Picture
-from trtfuse.pool.pool import Pool
+from trtfuse.pool.pool import Pool, Seat
 from trtfuse.pool.slots import Largest, created, lay_out
 from trtfuse.pool.stream import Outcome, Stream, Threads
 from trtfuse.testing import (
@@ -45,10 +45,10 @@ def run(
         wanted=5,
         memory_bytes=1 << 20,
     )
-    devices = [f"cpu:{n}" for n in range(workers)]
+    seats = [Seat(device=f"cpu:{n}", open_runner=runner) for n in range(workers)]
     with (
         created(plan) as ring,
-        Pool(runner, devices, ring) as pool,
+        Pool(seats, ring) as pool,
         Stream(ListSource(pictures), PixelCodec(), sink, pool, ring) as stream,
     ):
         yield from stream.run(Threads(feeders=2, writers=2))
@@ -108,7 +108,7 @@ def test_an_output_that_makes_no_sense_is_a_failure() -> None:
     )
     with (
         created(plan) as ring,
-        Pool(specs, ["cpu:0"], ring) as pool,
+        Pool([Seat(device="cpu:0", open_runner=specs)], ring) as pool,
         Stream(ListSource([picture(n) for n in range(5)]), Infinite(), sink, pool, ring) as stream,
     ):
         lines = [o.line for o in stream.run(Threads(feeders=1, writers=1))]

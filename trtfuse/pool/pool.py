@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,6 +24,7 @@ from types import TracebackType
 
 from trtfuse.core.errors import StartFailed, WorkersLost
 from trtfuse.core.flow import Failure, OpenRunner, Result, Task, Timing
+from trtfuse.core.report import WorkerRecord
 from trtfuse.pool import messages, spawn, state
 from trtfuse.pool.slots import Ring
 from trtfuse.pool.worker import WorkerPlan, work
@@ -34,17 +35,12 @@ log = logging.getLogger(__name__)
 _LEAVE_S = 10.0
 
 
-@dataclass
-class WorkerRecord:
-    """What one worker has done, over all its restarts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One worker to be: its device, and what opens its runner there."""
 
     device: str
-    batches: int = 0
-    items: int = 0
-    compute_ns: list[int] = field(default_factory=list)
-    deaths: list[str] = field(default_factory=list)
-    peak_bytes: int = 0
-    """Largest resident memory of its process."""
+    open_runner: OpenRunner
 
 
 class Pool:
@@ -59,21 +55,18 @@ class Pool:
     """
 
     def __init__(
-        self,
-        open_runner: OpenRunner,
-        devices: Sequence[str],
-        ring: Ring,
-        *,
-        restarts: int = 16,
-        start_s: float = 300.0,
+        self, seats: Sequence[Seat], ring: Ring, *, restarts: int = 16, start_s: float = 300.0
     ) -> None:
         self.results: SimpleQueue[Result | BaseException | None] = SimpleQueue()
-        self.records = [WorkerRecord(device) for device in devices]
-        self.lanes = 1
-        """Most lanes of any worker; known once entered."""
+        self.records = [WorkerRecord(seat.device) for seat in seats]
         self._plans = [
-            WorkerPlan(device=device, open_runner=open_runner, layout=ring.layout, ring=ring.name)
-            for device in devices
+            WorkerPlan(
+                device=seat.device,
+                open_runner=seat.open_runner,
+                layout=ring.layout,
+                ring=ring.name,
+            )
+            for seat in seats
         ]
         self._restarts = restarts
         self._start_s = start_s
@@ -81,7 +74,7 @@ class Pool:
         self._inbox: SimpleQueue[Task] = SimpleQueue()
         self._wake = os.eventfd(0)
         self._closing = False
-        self._state = state.PoolState(starting=set(range(len(devices))), restarts=restarts)
+        self._state = state.PoolState(starting=set(range(len(seats))), restarts=restarts)
         self._dispatcher = threading.Thread(target=self._dispatch, name="dispatcher", daemon=True)
 
     def __enter__(self) -> Pool:
@@ -89,7 +82,6 @@ class Pool:
             for worker in range(len(self._plans)):
                 self._start(worker)
             for worker, lanes in self._wait_until_ready().items():
-                self.lanes = max(self.lanes, lanes)
                 self._state.handle(state.Ready(worker, lanes))
         except BaseException:
             self._end_children(grace_s=0.0)
@@ -195,7 +187,6 @@ class Pool:
     def _note(self, worker: int, task: Task, outcome: Timing | Failure) -> None:
         record = self.records[worker]
         if isinstance(outcome, Timing):
-            record.batches += 1
             record.items += task.count
             record.compute_ns.append(outcome.compute_ns)
 

@@ -27,9 +27,10 @@ from pathlib import Path
 
 import numpy as np
 
-from trtfuse.core.errors import PoolError, ShapeMismatch
+from trtfuse.core.errors import PoolError, ShapeMismatch, UsageError
 from trtfuse.core.flow import Claim
-from trtfuse.core.specs import Array, TensorSpec
+from trtfuse.core.specs import Array, EngineManifest, TensorSpec
+from trtfuse.core.units import mib
 
 # Device copies want aligned host memory; 256 bytes is what CUDA's own allocator gives.
 _ALIGN = 256
@@ -110,8 +111,8 @@ def lay_out(
     slots = min(wanted, memory_bytes // offset)
     if slots < _FEWEST:
         raise PoolError(
-            f"{_FEWEST} slots of {batch} items take {_mib(_FEWEST * offset)}, more than the "
-            f"{_mib(memory_bytes)} allowed. Use a smaller --batch, or a larger --memory."
+            f"{_FEWEST} slots of {batch} items take {mib(_FEWEST * offset)}, more than the "
+            f"{mib(memory_bytes)} allowed. Use a smaller --batch, or a larger --memory."
         )
     return Layout(
         batch=batch,
@@ -120,6 +121,26 @@ def lay_out(
         inputs=tuple(regions[: len(inputs)]),
         outputs=tuple(regions[len(inputs) :]),
     )
+
+
+def for_engine(manifest: EngineManifest, *, batch: int, wanted: int, memory_bytes: int) -> Layout:
+    """A layout for batches of `batch` items of the largest shapes that an engine takes and gives.
+
+    Raises UsageError for a batch outside the engine's profile, PoolError as `lay_out`.
+    """
+    for name, shapes in manifest.request.profile:
+        if not 1 <= batch <= shapes.max[0]:
+            raise UsageError(
+                f"--batch {batch}: input {name!r} of this engine takes up to {shapes.max[0]} items."
+            )
+    inputs = [
+        Largest(spec=spec, item=manifest.profile[spec.name].max[1:]) for spec in manifest.inputs
+    ]
+    outputs = [
+        Largest(spec=spec, item=shape[1:])
+        for spec, shape in zip(manifest.outputs, manifest.output_max, strict=True)
+    ]
+    return lay_out(inputs, outputs, batch=batch, wanted=wanted, memory_bytes=memory_bytes)
 
 
 class Ring:
@@ -218,15 +239,11 @@ def _reserve(name: str, layout: Layout) -> None:
                 raise
             status = os.statvfs(_SHM)
             raise PoolError(
-                f"{_SHM} has {_mib(status.f_bavail * status.f_frsize)} free, the ring needs "
-                f"{_mib(layout.total_bytes)}. Use a smaller --memory or --batch, or give the "
+                f"{_SHM} has {mib(status.f_bavail * status.f_frsize)} free, the ring needs "
+                f"{mib(layout.total_bytes)}. Use a smaller --memory or --batch, or give the "
                 f"container more (docker run --shm-size)."
             ) from error
 
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // _ALIGN) * _ALIGN
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / (1 << 20):.0f} MiB"

@@ -39,6 +39,10 @@ from trtfuse.pool.slots import Ring
 from trtfuse.pool.spawn import failure
 
 
+# One picture too large for the memory is its own fault, not the night's.
+_ITEM_FAULTS = (ItemError, MemoryError)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threads:
     """How many threads decode and how many write."""
@@ -175,7 +179,7 @@ class Stream:
         for item in chunk:
             try:
                 picture, geometry, shape = self._load(item)
-            except ItemError as error:
+            except _ITEM_FAULTS as error:
                 self._outbox.put(Outcome(item=item, line=failure(error)))
                 continue
             if batch is not None and batch.shape != shape:
@@ -246,5 +250,5 @@ class Stream:
     def _store(self, item: Item, geometry: Geometry, outputs: Arrays) -> Json | Failure:
         try:
             return self._sink.store(item, self._codec.decode(outputs, geometry))
-        except ItemError as error:
+        except _ITEM_FAULTS as error:
             return failure(error)

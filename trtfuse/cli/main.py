@@ -1,0 +1,91 @@
+"""The `trtfuse` command: a table of commands, and what their errors and signals become."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from trtfuse import __version__
+from trtfuse.cli.build import build
+from trtfuse.cli.export import export
+from trtfuse.cli.infer import infer
+from trtfuse.core.errors import TrtfuseError
+
+app = typer.Typer(
+    name="trtfuse",
+    help="From a PyTorch or ONNX image model to every device in the box: export, build, infer.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+EXIT_CODES = """
+Exit codes: 0 done. 1 finished, with failed items. 2 usage. 3 export, engine or gate.
+4 device or pool. 130 interrupted.
+"""
+
+
+class Terminated(BaseException):
+    """SIGTERM, as an exception: leaves through the same doors as Ctrl-C."""
+
+
+def guarded(command: Callable[..., Any]) -> Callable[..., None]:
+    """`command`, whose errors become one message and an exit code, and whose int is its exit code.
+
+    Errors that are not ours keep their traceback: they are faults of trtfuse.
+    """
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            code = command(*args, **kwargs)
+        except TrtfuseError as error:
+            sys.stderr.write(f"trtfuse {command.__name__}: {error}\n")
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            sys.stderr.write(f"trtfuse {command.__name__}: interrupted\n")
+            raise typer.Exit(130) from None
+        except Terminated:
+            raise typer.Exit(143) from None
+        raise typer.Exit(code or 0)
+
+    return run
+
+
+for _command in (export, build, infer):
+    app.command(epilog=EXIT_CODES)(guarded(_command))
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trtfuse {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    del version
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    logging.basicConfig(level=logging.WARNING, format="trtfuse: %(message)s", stream=sys.stderr)
+    # What Pillow warns of (odd EXIF, large pictures) is either an item's failure or harmless.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    signal.signal(signal.SIGTERM, _terminate)
+    app()
+
+
+def _terminate(*_: object) -> None:
+    raise Terminated

@@ -1,0 +1,131 @@
+"""What a run says of itself, while it goes and when it is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run is. `total` is None where only the end will tell."""
+
+    done: int
+    failed: int
+    total: int | None
+    seconds: float
+    items_by_device: tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
+class WorkerRecord:
+    """What one worker has done, over all its restarts; written by the pool's dispatcher."""
+
+    device: str
+    items: int = 0
+    compute_ns: list[int] = field(default_factory=list)
+    """One value a batch."""
+    deaths: list[str] = field(default_factory=list)
+    peak_bytes: int = 0
+    """Largest resident memory of its process; known once the pool has closed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReport:
+    """One worker's share of a run."""
+
+    device: str
+    items: int
+    batches: int
+    busy_share: float
+    """Part of the run's wall clock, 0 to 1, that its runner spent computing."""
+    median_batch_ms: float
+    peak_memory_bytes: int
+    """Largest resident host memory of the worker's process."""
+    deaths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemFailure:
+    """An item that has no result, and why."""
+
+    key: str
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """run.json: what is worth knowing of a run afterwards. No other output holds a time."""
+
+    schema: int = 1
+    command: tuple[str, ...]
+    model: str
+    engine: str
+    source: str
+    output: str
+    items: int
+    failures: tuple[ItemFailure, ...]
+    skipped: tuple[str, ...]
+    """Files below the source that are no items, one line a reason."""
+    seconds: float
+    """From the first item to the last, without starting the workers."""
+    start_seconds: float
+    """Until every worker was ready."""
+    batch: int
+    slots: int
+    ring_bytes: int
+    feeders: int
+    writers: int
+    devices: tuple[DeviceReport, ...]
+    versions: dict[str, str]
+
+    @property
+    def items_per_s(self) -> float:
+        """Items, failed ones included, per second of wall clock."""
+        return self.items / self.seconds if self.seconds else 0.0
+
+
+def device_report(record: WorkerRecord, *, seconds: float) -> DeviceReport:
+    """Shares and medians of one worker's record in a run of `seconds`."""
+    busy_s = sum(record.compute_ns) / 1e9
+    return DeviceReport(
+        device=record.device,
+        items=record.items,
+        batches=len(record.compute_ns),
+        busy_share=round(busy_s / seconds, 3) if seconds else 0.0,
+        median_batch_ms=round(median(record.compute_ns) / 1e6, 3) if record.compute_ns else 0.0,
+        peak_memory_bytes=record.peak_bytes,
+        deaths=tuple(record.deaths),
+    )
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts a run's items as they get done."""
+
+    total: int | None
+    records: Sequence[WorkerRecord]
+    started: float = field(default_factory=time.monotonic)
+    done: int = 0
+    failures: list[ItemFailure] = field(default_factory=list)
+
+    def count(self, failure: ItemFailure | None) -> Progress:
+        """Another item is done, well or not; how far the run is now."""
+        self.done += 1
+        if failure is not None:
+            self.failures.append(failure)
+        return Progress(
+            done=self.done,
+            failed=len(self.failures),
+            total=self.total,
+            seconds=self.seconds,
+            items_by_device=tuple((record.device, record.items) for record in self.records),
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Since the run started."""
+        return time.monotonic() - self.started

@@ -1,0 +1,30 @@
+"""Sizes as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from trtfuse.core.errors import UsageError
+
+_UNITS = {"": 0, "KIB": 10, "MIB": 20, "GIB": 30, "K": 10, "M": 20, "G": 30}
+
+
+def parse_bytes(text: str, *, flag: str) -> int:
+    """Bytes of "512MiB", "2GiB", "1.5G" or a plain number; binary units. Raises UsageError.
+
+    >>> parse_bytes("1.5GiB", flag="--memory")
+    1610612736
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise UsageError(f"{flag} {text}: needs a size such as 512MiB or 2GiB.")
+    return int(float(match[1]) * (1 << _UNITS[match[2].upper()]))
+
+
+def mib(nbytes: int) -> str:
+    """ "64 MiB": bytes for a message.
+
+    >>> mib(64 << 20)
+    '64 MiB'
+    """
+    return f"{nbytes / (1 << 20):.0f} MiB"

@@ -1,0 +1,179 @@
+"""A folder through the pool: the map of the program.
+
+    source ─► Stream's feeders ─► slots ─► Pool ─► Stream's writers ─► Order ─► sink
+
+What stands here opens these in order, lets the outcomes run from one end to the other, and writes
+down what happened. How each of them works is in the module of its name.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from trtfuse.build import backends, store
+from trtfuse.build.store import Engine
+from trtfuse.core.card import Card
+from trtfuse.core.errors import CardError, UsageError
+from trtfuse.core.files import replacing
+from trtfuse.core.flow import Failure, Json
+from trtfuse.core.options import InferOptions
+from trtfuse.core.record import to_json
+from trtfuse.core.report import ItemFailure, Progress, RunReport, Tally, device_report
+from trtfuse.cpu.devices import usable_cores
+from trtfuse.io.folder import FolderSource
+from trtfuse.io.names import REPORT
+from trtfuse.io.opening import open_sink, open_source
+from trtfuse.io.sink import failed
+from trtfuse.pool.pool import Pool, Seat
+from trtfuse.pool.slots import Layout, created, for_engine
+from trtfuse.pool.stream import Outcome, Stream, Threads
+from trtfuse.tasks.table import codec
+
+# More decoders feed more than one process can write, and hold memory.
+_MOST_FEEDERS = 16
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A run, decided: nothing has been opened yet but the list of pictures."""
+
+    source: FolderSource
+    output: Path
+    engine: Engine
+    card: Card
+    seats: tuple[Seat, ...]
+    threads: Threads
+    layout: Layout
+
+
+def infer(options: InferOptions, *, watch: Watch, command: tuple[str, ...] = ()) -> RunReport:
+    """Run every item of `options.source`: results, results.jsonl and run.json in the output folder.
+
+    `watch` is called after every item, in this thread; `command` goes into the report. Raises
+    UsageError, CardError, EngineError or PoolError where the run cannot start or go on; an item
+    that fails is in the report.
+    """
+    begun = time.monotonic()
+    plan = decide(options)
+    with (
+        open_sink(plan.output, source=options.source, annotate=options.annotate) as sink,
+        created(plan.layout) as ring,
+        Pool(plan.seats, ring, restarts=options.restarts) as pool,
+    ):
+        start_seconds = time.monotonic() - begun
+        tally = Tally(total=plan.source.count, records=pool.records)
+        with Stream(plan.source, codec(plan.card), sink, pool, ring) as stream:
+            for outcome in stream.run(plan.threads):
+                sink.commit(_line(outcome))
+                watch(tally.count(_failure(outcome)))
+        seconds = tally.seconds
+    report = RunReport(
+        command=command,
+        model=plan.engine.manifest.model,
+        engine=plan.engine.folder.name,
+        source=str(options.source),
+        output=str(plan.output),
+        items=tally.done,
+        failures=tuple(tally.failures),
+        skipped=_skipped(plan.source),
+        seconds=round(seconds, 3),
+        start_seconds=round(start_seconds, 3),
+        batch=plan.layout.batch,
+        slots=plan.layout.slots,
+        ring_bytes=plan.layout.total_bytes,
+        feeders=plan.threads.feeders,
+        writers=plan.threads.writers,
+        devices=tuple(device_report(record, seconds=seconds) for record in pool.records),
+        versions=_versions(plan.engine),
+    )
+    with replacing(plan.output / REPORT) as part:
+        part.write_text(json.dumps(to_json(report), indent=2) + "\n", encoding="utf-8")
+    return report
+
+
+def decide(options: InferOptions) -> Plan:
+    """Find the pictures, the engine and the devices, check that they fit, and size the ring."""
+    source = open_source(options.source)
+    engine, seats = _seats(options)
+    card = engine.manifest.card
+    if card is None:
+        raise CardError(
+            f"{engine.folder}: its model has no card, so nothing says what a picture is to "
+            f"it. Give it one with: trtfuse export {engine.manifest.source} --card CARD.json -o …"
+        )
+    feeders = options.feeders or min(usable_cores(), _MOST_FEEDERS)
+    threads = Threads(feeders=feeders, writers=options.writers or feeders)
+    layout = for_engine(
+        engine.manifest,
+        batch=options.batch or engine.manifest.request.profile[0][1].opt[0],
+        # Each worker computes one and has one waiting; each thread fills or empties one.
+        wanted=2 * len(seats) + threads.feeders + threads.writers,
+        memory_bytes=options.memory_bytes,
+    )
+    return Plan(
+        source=source,
+        output=options.output or _beside(options.source),
+        engine=engine,
+        card=card,
+        seats=seats,
+        threads=threads,
+        layout=layout,
+    )
+
+
+def _seats(options: InferOptions) -> tuple[Engine, tuple[Seat, ...]]:
+    """The engine, verified, and a seat for every worker on the devices asked for."""
+    (request,) = backends.chosen(options.devices)
+    (target,) = backends.targets(request)
+    engine = store.find(options.engines, model=options.model, engine=options.engine, target=target)
+    store.verify(engine)
+    if request.workers and options.workers:
+        raise UsageError(
+            f"--devices {options.devices} and --workers {options.workers}: both say how many "
+            "workers there are. Leave one out."
+        )
+    workers = request.workers or options.workers or 1
+    backend = backends.BACKENDS[target.runtime]
+    opener = backend.opener(engine.path, engine.manifest, workers)
+    devices = (f"{request.kind}:{number}" for number in range(workers))
+    return engine, tuple(Seat(device=device, open_runner=opener) for device in devices)
+
+
+def _line(outcome: Outcome) -> Json:
+    if isinstance(outcome.line, Failure):
+        return failed(outcome.item.key, outcome.line)
+    return outcome.line
+
+
+def _failure(outcome: Outcome) -> ItemFailure | None:
+    if not isinstance(outcome.line, Failure):
+        return None
+    why = outcome.line
+    return ItemFailure(key=outcome.item.key, kind=why.kind, message=why.message)
+
+
+def _skipped(source: FolderSource) -> tuple[str, ...]:
+    return tuple(f"{count} {reason}" for reason, count in sorted(source.skipped.items()))
+
+
+def _beside(source: Path) -> Path:
+    """ "photos-out" for "photos/", "a-out" for "a.png"; beside it, wherever it was named from."""
+    whole = source.resolve()
+    return whole.with_name(f"{whole.stem if whole.is_file() else whole.name}-out")
+
+
+def _versions(engine: Engine) -> dict[str, str]:
+    request = engine.manifest.request
+    return {
+        "trtfuse": version("trtfuse"),
+        "python": platform.python_version(),
+        request.runtime: request.runtime_version,
+    }
