@@ -18,10 +18,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pool": {"core"},
     "io": {"core"},
     "tasks": {"core"},
+    "bench": {"core"},
     "testing": {"core"},
     "build": {"core", "graph", "cpu", "pool"},
     "infer": {"core", "build", "pool", "io", "tasks"},
-    "cli": {"core", "graph", "build", "infer", "cli"},
+    "cli": {"core", "graph", "build", "infer"},
     "__main__": {"cli"},
     "__init__": {"core"},
 }

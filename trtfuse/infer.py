@@ -19,13 +19,13 @@ from pathlib import Path
 from trtfuse.build import backends, store
 from trtfuse.build.store import Engine
 from trtfuse.core.card import Card
+from trtfuse.core.cores import usable_cores
 from trtfuse.core.errors import CardError, UsageError
 from trtfuse.core.files import replacing
 from trtfuse.core.flow import Failure, Json
 from trtfuse.core.options import InferOptions
 from trtfuse.core.record import to_json
 from trtfuse.core.report import ItemFailure, Progress, RunReport, Tally, device_report
-from trtfuse.cpu.devices import usable_cores
 from trtfuse.io.folder import FolderSource
 from trtfuse.io.names import REPORT
 from trtfuse.io.opening import open_sink, open_source

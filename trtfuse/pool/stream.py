@@ -38,7 +38,6 @@ from trtfuse.pool.pool import Pool
 from trtfuse.pool.slots import Ring
 from trtfuse.pool.spawn import failure
 
-
 # One picture too large for the memory is its own fault, not the night's.
 _ITEM_FAULTS = (ItemError, MemoryError)
 

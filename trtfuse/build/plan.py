@@ -1,0 +1,183 @@
+"""From options to the engines to build: profiles, fingerprints, names and commands. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trtfuse.core.errors import UsageError
+from trtfuse.core.options import BuildOptions
+from trtfuse.core.record import to_json
+from trtfuse.core.specs import (
+    BATCH,
+    BuildRequest,
+    DeviceSpec,
+    EngineManifest,
+    ModelSpec,
+    ShapeRange,
+    TensorSpec,
+)
+
+Size = tuple[int, int]
+Sizes = tuple[Size, Size, Size]
+Profile = tuple[tuple[str, ShapeRange], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A device, and the runtime that is installed for it."""
+
+    device: DeviceSpec
+    runtime: str
+    runtime_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """One engine to be made: on `device`, for every device that is its like."""
+
+    request: BuildRequest
+    device: DeviceSpec
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that changes the engine's bytes."""
+        return fingerprint(self.request)
+
+    @property
+    def folder(self) -> str:
+        """Name of the engine's folder: <device>-<runtime>-<precision>-<key8>."""
+        name = "cpu" if self.device.kind == "cpu" else self.device.name
+        slug = "-".join(re.findall("[a-z0-9]+", name.lower()))
+        request = self.request
+        return f"{slug}-{request.runtime}-{request.precision.value}-{self.fingerprint[:8]}"
+
+
+def plan(options: BuildOptions, model: ModelSpec, targets: Iterable[Target]) -> tuple[Build, ...]:
+    """What to build: one engine a kind of device. Raises UsageError where the profile is open."""
+    shapes = profile(options, model)
+    builds: dict[BuildRequest, Build] = {}
+    for target in targets:
+        request = BuildRequest(
+            model_sha256=model.sha256,
+            precision=options.precision,
+            profile=shapes,
+            device_name=target.device.name,
+            device_features=target.device.features,
+            runtime=target.runtime,
+            runtime_version=target.runtime_version,
+        )
+        builds.setdefault(request, Build(request=request, device=target.device))
+    return tuple(builds.values())
+
+
+def fingerprint(request: BuildRequest) -> str:
+    """Hex SHA-256 of the request as canonical JSON."""
+    text = json.dumps(to_json(request), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def profile(options: BuildOptions, model: ModelSpec) -> Profile:
+    """Shape range of every input. Raises UsageError where the options do not settle a size."""
+    sizes = _sizes(options, model)
+    return tuple((tensor.name, _range(tensor, options, sizes)) for tensor in model.inputs)
+
+
+def command(manifest: EngineManifest) -> str:
+    """The line that builds this engine again, from the ONNX file as it is now."""
+    words = ["trtfuse", "build", str(manifest.source)]
+    ranges = [manifest.profile[tensor.name] for tensor in manifest.inputs]
+    words += ["--batch", ":".join(str(one[0]) for one in _corners(ranges[0]))]
+    for tensor, shapes in zip(manifest.inputs, ranges, strict=True):
+        if axes := open_axes(tensor):
+            corners = [tuple(shape[axis] for axis in axes) for shape in _corners(shapes)]
+            words += ["--size", ":".join("x".join(map(str, size)) for size in corners)]
+            break
+    return shlex.join(words)
+
+
+def open_axes(tensor: TensorSpec) -> tuple[int, ...]:
+    """Axes whose size the graph leaves open, the batch (axis 0) apart."""
+    return tuple(axis for axis, size in enumerate(tensor.shape) if axis and isinstance(size, str))
+
+
+def _corners(shapes: ShapeRange) -> tuple[tuple[int, ...], ...]:
+    return shapes.min, shapes.opt, shapes.max
+
+
+def _sizes(options: BuildOptions, model: ModelSpec) -> Sizes | None:
+    """(height, width) three times; None where the graph leaves none open."""
+    opened = [tensor for tensor in model.inputs if open_axes(tensor)]
+    if not opened:
+        if options.sizes is not None:
+            raise UsageError(f"--size: {options.model} fixes its own sizes. Leave --size out.")
+        return None
+    for tensor in opened:
+        if len(open_axes(tensor)) != 2:
+            raise UsageError(
+                f"{options.model}: input {tensor.name!r} {_text(tensor)} leaves "
+                f"{len(open_axes(tensor))} sizes open, and --size settles two (height and width). "
+                f"Export the graph with the others fixed."
+            )
+    fixed = model.card.input.size if model.card else "dynamic"
+    multiple = model.card.input.multiple if model.card else 1
+    if options.sizes is not None:
+        _check(options.sizes, multiple, fixed)
+        return options.sizes
+    if fixed != "dynamic":
+        return fixed, fixed, fixed
+    raise UsageError(
+        f"{options.model}: input {opened[0].name!r} {_text(opened[0])} leaves its height and width "
+        f"open. State min, opt and max, for example: "
+        f"trtfuse build {shlex.quote(str(options.model))} --size {_example(multiple)}"
+    )
+
+
+def _check(sizes: Sizes, multiple: int, fixed: Size | str) -> None:
+    """Raise UsageError unless the sizes are in order and the card can fill them."""
+    for axis, name in enumerate(("height", "width")):
+        low, best, high = (size[axis] for size in sizes)
+        if not 0 < low <= best <= high:
+            raise UsageError(f"--size: {name} {low}:{best}:{high} needs 0 < min <= opt <= max.")
+        if any(value % multiple for value in (low, best, high)):
+            raise UsageError(
+                f"--size: {name} {low}:{best}:{high} needs multiples of {multiple}, as the card "
+                f"says. For example: --size {_example(multiple)}"
+            )
+    if fixed != "dynamic" and any(size != fixed for size in sizes):
+        raise UsageError(
+            f"--size: the card fixes the size at {fixed[0]}x{fixed[1]}. Leave --size out."
+        )
+
+
+def _example(multiple: int) -> str:
+    rounded = [-(-size // multiple) * multiple for size in (256, 512, 1024)]
+    return ":".join(f"{size}x{size}" for size in rounded)
+
+
+def _range(tensor: TensorSpec, options: BuildOptions, sizes: Sizes | None) -> ShapeRange:
+    if tensor.shape[:1] != (BATCH,):
+        raise UsageError(
+            f"{options.model}: input {tensor.name!r} {_text(tensor)} needs {BATCH!r} as its first "
+            f"axis. Make its batch dynamic with: "
+            f"trtfuse export {shlex.quote(str(options.model))} -o {BATCH}-{options.model.name}"
+        )
+    low, best, high = (
+        (batch, *_settled(tensor, sizes[corner] if sizes else ()))
+        for corner, batch in enumerate(options.batch)
+    )
+    return ShapeRange(min=low, opt=best, max=high)
+
+
+def _settled(tensor: TensorSpec, size: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without its batch axis, open sizes filled in the order of their axes."""
+    filled = iter(size)
+    return tuple(n if isinstance(n, int) else next(filled) for n in tensor.shape[1:])
+
+
+def _text(tensor: TensorSpec) -> str:
+    return f"[{', '.join(map(str, tensor.shape))}]"
