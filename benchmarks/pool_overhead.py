@@ -15,27 +15,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import faces
 import numpy as np
 import onnxruntime as ort
 
-from tests.models import centerface
 from trtfuse.bench.report import conditions, spread, write_result
 from trtfuse.build import backends
-from trtfuse.build.build import build
 from trtfuse.build.store import Engine
 from trtfuse.core.cores import usable_cores
 from trtfuse.core.flow import Task
-from trtfuse.core.options import BuildOptions, ExportOptions
 from trtfuse.core.record import to_json
 from trtfuse.core.specs import Array
-from trtfuse.graph.export import export
 from trtfuse.pool.arrays import map_batches
 from trtfuse.pool.pool import Pool, Seat
 from trtfuse.pool.slots import Largest, created, for_engine, lay_out
 from trtfuse.testing import FakeRunner
 
-ROOT = Path(__file__).parents[1]
-QUESTION = "What share of a plain ONNX Runtime loop's throughput does the pool reach with one worker?"
+QUESTION = (
+    "What share of a plain ONNX Runtime loop's throughput does the pool reach with one worker?"
+)
 
 
 def main() -> None:
@@ -46,7 +44,7 @@ def main() -> None:
     arguments.add_argument("--batch", type=int, default=4)
     given = arguments.parse_args()
     with TemporaryDirectory() as folder:
-        engine = centerface_engine(Path(folder))
+        engine = faces.engine(Path(folder))
         pairs = throughput(engine, given.rounds, given.batches, given.batch)
     handover_us = [handover() for _ in range(given.rounds)]
     items = given.batches * given.batch
@@ -59,7 +57,7 @@ def main() -> None:
     for name, row in rows.items():
         print(f"{name:18} median {row['median']:8.3f}   {row['low']:.3f} to {row['high']:.3f}")
     write_result(
-        ROOT / "benchmarks" / "results" / "pool_overhead.json",
+        faces.ROOT / "benchmarks" / "results" / "pool_overhead.json",
         question=QUESTION,
         conditions=conditions(
             model="CenterFace 512 x 512, fp32",
@@ -74,18 +72,7 @@ def main() -> None:
     )
 
 
-def centerface_engine(folder: Path) -> Engine:
-    """CenterFace, exported and built below `folder`."""
-    card = ROOT / "examples" / "faces" / "card.json"
-    model = folder / "face.onnx"
-    export(ExportOptions(model=str(centerface()), output=model, card=card), lambda _: None)
-    report = build(BuildOptions(model=model, engines=folder / "engines"), lambda _: None)
-    return report.outcomes[0].engine
-
-
-def throughput(
-    engine: Engine, rounds: int, count: int, batch: int
-) -> list[tuple[float, float]]:
+def throughput(engine: Engine, rounds: int, count: int, batch: int) -> list[tuple[float, float]]:
     """Seconds of loop and of pool, one pair a round. Both read every output."""
     name = engine.manifest.inputs[0].name
     random = np.random.default_rng(0)
