@@ -24,7 +24,10 @@ class ExportOptions:
     tolerance: float = 1e-4
     """Largest difference allowed after a rewrite, relative to the largest output value."""
     opset: int = 17
-    """For PyTorch. 17 with IR 8 is the newest that TensorRT 8.6 reads, and every later one does."""
+    """Older ONNX graphs are raised to it where that can be proven; newer ones stay.
+
+    17, with IR 8, is the newest that TensorRT 8.6 reads, and every later release does too.
+    """
     seed: int = 0
 
     def __post_init__(self) -> None:

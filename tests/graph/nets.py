@@ -1,0 +1,99 @@
+"""Tiny torch modules, each with one property that export has to deal with."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class ConvNet(nn.Module):
+    """Convolution, BatchNorm and Dropout: different answers in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.drop = nn.Dropout(0.5)
+        self.norm.running_mean = torch.full((4,), 0.3)
+        self.norm.running_var = torch.full((4,), 2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.drop(self.norm(self.conv(x)))
+        return y
+
+
+class BakedNet(nn.Module):
+    """Reads the batch as a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(192, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.head(x.reshape(int(x.shape[0]), 192))
+        return y
+
+
+class DictNet(nn.Module):
+    """Returns a dict with None and a tuple inside."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, object]:
+        return {"boxes": x * 2, "aux": None, "scores": (x + 1, x - 1)}
+
+
+class PairNet(nn.Module):
+    """Two inputs, a tuple of two outputs."""
+
+    def forward(
+        self, image: torch.Tensor, embedding: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return image * embedding[:, :, None, None], embedding.sum(1, keepdim=True)
+
+
+class MixingNet(nn.Module):
+    """Subtracts the mean of the batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0, keepdim=True)
+
+
+class WritingNet(nn.Module):
+    """Writes into its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2) + 1
+
+
+class EchoNet(nn.Module):
+    """Uses one name for an input and an output."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"x": x + 1}
+
+
+class TextNet(nn.Module):
+    """Returns something that is no tensor."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, object]:
+        return {"y": x, "label": "cat"}
+
+
+def half_trained() -> nn.Module:
+    """A module of which one part is in training mode and the other is not."""
+    net = ConvNet()
+    net.norm.eval()
+    return net
+
+
+shared = half_trained()
+
+
+def same_again() -> nn.Module:
+    """Always the one module."""
+    return shared
+
+
+def not_a_module() -> list[int]:
+    return []
