@@ -10,20 +10,33 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import cv2
 import numpy as np
 import psutil
 import pytest
 from PIL import Image
 
+from tests.io.films import film, play
 from tests.models import brighter, centerface, photo
 from trtfuse.build.build import build
-from trtfuse.core.options import BuildOptions, ExportOptions, InferOptions
+from trtfuse.core.options import (
+    BuildOptions,
+    ExportOptions,
+    InferOptions,
+    ReadingOptions,
+    WritingOptions,
+)
 from trtfuse.core.report import Progress, RunReport
 from trtfuse.graph.export import export
 from trtfuse.infer import infer
+from trtfuse.io import animation
+from trtfuse.io.decode import read
 
+PICTURES = Path(__file__).parent / "data" / "pictures"
+VIDEOS = Path(__file__).parent / "data" / "video"
 CARD = Path(__file__).parents[1] / "examples" / "faces" / "card.json"
 SIZES = ((1, 1), (24, 32), (64, 64))
 
@@ -86,11 +99,11 @@ def run(home: Path, source: Path, output: Path, **options: object) -> RunReport:
 
 
 def contents(output: Path) -> dict[str, bytes]:
-    """Every file of an output folder but the report, which has times."""
+    """Every file of an output folder but the two that say how the run went."""
     return {
         str(path.relative_to(output)): path.read_bytes()
         for path in output.rglob("*")
-        if path.is_file() and path.name != "run.json"
+        if path.is_file() and path.name not in ("run.json", "journal.jsonl")
     }
 
 
@@ -134,15 +147,15 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(
     assert [device.device for device in report.devices] == [f"cpu:{n}" for n in range(workers)]
 
 
-def killer(*at: int) -> Callable[[Progress], None]:
-    """Kills a worker, the first there is, when so many items are done."""
+def killer(*at: int, number: int = signal.SIGKILL) -> Callable[[Progress], None]:
+    """Signals a worker, the first there is, when so many items are done."""
     moments = set(at)
 
     def watch(progress: Progress) -> None:
         if progress.done in moments:
             children = psutil.Process().children()
             workers = [c for c in children if "spawn_main" in " ".join(c.cmdline())]
-            workers[0].kill()
+            workers[0].send_signal(number)
 
     return watch
 
@@ -186,7 +199,7 @@ def test_an_empty_folder_is_a_usage_error(built: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     done = command(built, "infer", tmp_path / "in")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no pictures in it" in done.stderr
+    assert "no pictures or videos in it" in done.stderr
 
 
 def test_several_models_are_listed_and_one_is_asked_for(home: Path, pictures: Path) -> None:
@@ -236,6 +249,10 @@ def test_a_model_without_a_card_is_refused_with_the_way_out(tmp_path: Path, pict
         (["--memory", "1KiB"], "more than the"),
         (["--memory", "lots"], "needs a size such as 512MiB"),
         (["--batch", "64"], "takes up to 8 items"),
+        (["--format", "jpg"], "Did you mean jpeg or png?"),
+        (["--format", "jpeg", "--depth", "16"], "needs 8, or 16 with png"),
+        (["--quality", "0"], "needs a whole number from 1 to 100"),
+        (["--max-pixels", "0"], "--max-pixels 0"),
         (["--model", "brigter"], "Did you mean brighter?"),
     ],
 )
@@ -302,6 +319,264 @@ def test_a_signal_ends_the_run_and_leaves_nothing_behind(
         assert (output / json.loads(line)["output"]).exists()
 
 
+def written(output: Path) -> set[str]:
+    return {str(p.relative_to(output)) for p in output.rglob("*") if p.is_file()} - {
+        "results.jsonl",
+        "run.json",
+        "journal.jsonl",
+    }
+
+
+def test_pictures_of_every_mode_reach_the_model_and_keep_their_alpha(
+    built: Path, tmp_path: Path
+) -> None:
+    report = run(built, PICTURES / "modes", tmp_path / "out")
+    assert report.failures == ()
+    for line in lines(tmp_path / "out"):
+        source = read(PICTURES / "modes" / str(line["key"]))
+        answer = read(tmp_path / "out" / str(line["output"]))
+        assert np.array_equal(answer.pixels, source.pixels // 2 + source.pixels % 2)
+        assert np.array_equal(answer.attached.alpha, source.attached.alpha)  # type: ignore[arg-type]
+
+
+def test_photographs_come_out_upright_and_say_nothing_of_turning(
+    built: Path, tmp_path: Path
+) -> None:
+    run(built, PICTURES / "exif", tmp_path / "out", writing=WritingOptions(format="jpeg"))
+    for n in range(1, 9):
+        with Image.open(tmp_path / "out" / f"o{n}.jpg") as image:
+            assert image.size == ((40, 20) if n < 5 else (20, 40))
+            assert image.getexif().get(0x0112, 1) == 1
+            red, green, _ = np.asarray(image)[:4, :4].reshape(-1, 3).mean(axis=0)
+            assert red > 80
+            assert green < 40
+
+
+def test_broken_pictures_fail_one_by_one(built: Path, tmp_path: Path) -> None:
+    report = run(built, PICTURES / "broken", tmp_path / "out")
+    assert report.items == 10
+    assert [failure.key for failure in report.failures] == ["cut.jpg", "empty.png"]
+    assert len(written(tmp_path / "out")) == 8
+
+
+def test_animations_go_through_frame_by_frame_and_come_back_whole(
+    built: Path, tmp_path: Path
+) -> None:
+    report = run(built, PICTURES / "animated", tmp_path / "out", workers=2, batch=2)
+    assert (report.items, report.failures) == (15, ())
+    assert written(tmp_path / "out") == {"a.gif", "a.webp", "a.png"}
+    for name in ("a.gif", "a.webp", "a.png"):
+        before, after = (
+            list(animation.items(root / name, name, ReadingOptions()))
+            for root in (PICTURES / "animated", tmp_path / "out")
+        )
+        assert [one.frame and one.frame.seconds for one in before] == [
+            one.frame and one.frame.seconds for one in after
+        ]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_videos_go_through_with_their_times_whatever_the_number_of_workers(
+    built: Path, tmp_path: Path, workers: int
+) -> None:
+    report = run(built, VIDEOS, tmp_path / "out", workers=workers, batch=3)
+    assert {failure.key for failure in report.failures} == {
+        "cut70_nomoov.mp4",
+        "zeros_mid.mp4/000050",
+        "zeros_mid.mp4/000051",
+    }
+    assert report.items == 4 * 20 + 2 * 60 + 100 + 1
+    for name in ("vfr.mp4", "vfr.mkv"):
+        before, after = play(VIDEOS / name), play(tmp_path / "out" / name)
+        assert after.times == pytest.approx(before.times, abs=0.001)
+        # Half as bright, frame by frame: a swapped or repeated one would show.
+        assert after.greys == pytest.approx([grey / 2 for grey in before.greys], abs=2)
+    times = [line["time"] for line in lines(tmp_path / "out") if "time" in line]
+    assert len(times) == 4 * 20 + 2 * 60 + 98
+    run(built, VIDEOS, tmp_path / "one", workers=1)
+    assert contents(tmp_path / "one") == contents(tmp_path / "out")
+
+
+def recorded(output: Path) -> int:
+    """Items in the journal, whole or just being written."""
+    journal = output / "journal.jsonl"
+    return max(0, journal.read_bytes().count(b"\n") - 1) if journal.exists() else 0
+
+
+def killed_at(home: Path, source: Path, output: Path, items: int) -> int:
+    """`trtfuse infer`, killed with SIGKILL when so many items are recorded; its exit code."""
+    words = ["infer", source, "-o", output, "--workers", "2", "--batch", "2", "--segment", "20"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "trtfuse", *map(str, words)],
+        cwd=home,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    before = recorded(output)
+    children: list[psutil.Process] = []
+    while running.poll() is None and recorded(output) - before < items:
+        children = psutil.Process(running.pid).children(recursive=True)
+    running.kill()
+    running.wait()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
+    assert list(Path("/dev/shm").glob(f"trtfuse-{running.pid}-*")) == []
+    return running.returncode
+
+
+@pytest.mark.parametrize("kind", ["pictures", "video"])
+def test_a_run_killed_again_and_again_goes_on_and_ends_in_the_same_bytes(
+    built: Path, pictures: Path, tmp_path: Path, kind: str
+) -> None:
+    source = pictures if kind == "pictures" else VIDEOS / "zeros_mid.mp4"
+    run(built, source, tmp_path / "quiet", writing=WritingOptions(segment=20))
+    killed = [killed_at(built, source, tmp_path / "out", items) for items in (1, 25)]
+    assert -signal.SIGKILL in killed
+    done = command(built, "infer", source, "-o", tmp_path / "out", "--segment", "20")
+    assert done.returncode == (0 if kind == "pictures" else 1), done.stderr
+    assert contents(tmp_path / "out") == contents(tmp_path / "quiet")
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Callable[[str], None]]:
+    """A file system of 256 KiB at `folder`; what is yielded makes it another size."""
+    folder.mkdir()
+
+    def mount(*options: str) -> None:
+        words = ["mount", "-t", "tmpfs", "-o", *options, "tmpfs", str(folder)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"may not mount a file system: {done.stderr.strip()}")
+
+    mount("size=256k")
+    try:
+        yield lambda size: mount(f"remount,size={size}")
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("kind", ["pictures", "video"])
+def test_a_full_disk_ends_the_run_with_a_sentence_and_with_room_it_goes_on(
+    built: Path, tmp_path: Path, kind: str
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    noise = [
+        np.random.default_rng(n).integers(0, 256, (48, 64, 3), dtype=np.uint8) for n in range(60)
+    ]
+    if kind == "video":
+        film(source / "a.mkv", noise, codec="ffv1", options={})
+    else:
+        for n, pixels in enumerate(noise):
+            Image.fromarray(pixels).save(source / f"{n:02d}.png")
+    encoder = ["--codec", "ffv1", "--segment", "10"]
+    with small_disk(tmp_path / "disk") as resize:
+        output = tmp_path / "disk" / "out"
+        full = command(built, "infer", source, "-o", output, *encoder)
+        assert full.returncode == 2, full.stdout + full.stderr
+        assert "No space left on device" in full.stderr
+        assert "the same command then goes on" in full.stderr
+        assert "Traceback" not in full.stderr
+        assert recorded(output) < 60
+        resize("64m")
+        done = command(built, "infer", source, "-o", output, *encoder)
+        assert done.returncode == 0, done.stderr
+        fine = contents(output)
+    run(built, source, tmp_path / "quiet", writing=WritingOptions(codec="ffv1", segment=10))
+    assert fine == contents(tmp_path / "quiet")
+
+
+def test_a_picture_that_is_removed_or_changed_under_way_is_its_own_matter(
+    built: Path, tmp_path: Path
+) -> None:
+    for n in range(40):
+        save(tmp_path / "in" / f"{n:02d}.png", n)
+
+    def meddle(progress: Progress) -> None:
+        if progress.done == 1:
+            (tmp_path / "in" / "39.png").unlink()
+            (tmp_path / "in" / "38.png").write_bytes(b"")
+
+    one = {"workers": 1, "batch": 1, "feeders": 1, "writers": 1, "memory_bytes": 1 << 20}
+    report = run(built, tmp_path / "in", tmp_path / "out", watch=meddle, **one)
+    assert [failure.key for failure in report.failures] == ["38.png", "39.png"]
+    assert "No such file" in report.failures[1].message
+    save(tmp_path / "in" / "38.png", 38)
+    save(tmp_path / "in" / "39.png", 39)
+    assert run(built, tmp_path / "in", tmp_path / "out").failures == ()
+
+
+def test_a_worker_that_is_stopped_is_ended_at_the_deadline_and_costs_no_item(
+    built: Path, pictures: Path, tmp_path: Path
+) -> None:
+    run(built, pictures, tmp_path / "quiet")
+    options = {"workers": 2, "batch": 2, "batch_timeout_s": 1.0}
+    report = run(
+        built, pictures, tmp_path / "out", watch=killer(5, number=signal.SIGSTOP), **options
+    )
+    assert contents(tmp_path / "out") == contents(tmp_path / "quiet")
+    deaths = [death for device in report.devices for death in device.deaths]
+    assert ["gave no answer for 1 s" in death for death in deaths] == [True]
+
+
+def test_a_run_of_another_engine_or_other_options_is_refused_with_the_difference(
+    home: Path, pictures: Path, tmp_path: Path
+) -> None:
+    infer_words = ("infer", pictures, "-o", tmp_path / "out")
+    assert command(home, *infer_words).returncode == 0
+    before = contents(tmp_path / "out")
+    done = command(home, *infer_words, "--format", "jpeg")
+    assert done.returncode == 2
+    assert "--format was png, is jpeg" in done.stderr
+    shutil.rmtree(home / "engines")
+    model = brighter(home / "brighter.onnx", gain=0.25)
+    build(BuildOptions(model=model, engines=home / "engines", sizes=SIZES), quiet)
+    done = command(home, *infer_words)
+    assert done.returncode == 2
+    assert "model was brighter (" in done.stderr
+    assert contents(tmp_path / "out") == before
+    assert command(home, *infer_words, "--restart").returncode == 0
+    assert contents(tmp_path / "out") != before
+
+
+def test_an_unknown_encoder_is_known_before_any_worker_starts(built: Path, tmp_path: Path) -> None:
+    done = command(built, "infer", VIDEOS, "-o", tmp_path / "out", "--codec", "h999")
+    assert done.returncode == 2
+    assert "no encoder of that name" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_output_is_written_as_asked_in_sixteen_bits(built: Path, tmp_path: Path) -> None:
+    save(tmp_path / "in" / "a.png", 101)
+    writing = ["--depth", "16"]
+    done = command(built, "infer", tmp_path / "in", "-o", tmp_path / "out", *writing)
+    assert done.returncode == 0, done.stderr
+    deep = cv2.imread(str(tmp_path / "out" / "a.png"), cv2.IMREAD_UNCHANGED)
+    assert deep is not None
+    # 101 / 2 lies between two values of 8 bits, and has one of its own here: 50.5 * 257.
+    assert (deep == 12979).all()
+
+
+def test_side_files_are_passed_over_with_a_word_and_a_named_file_is_tried(
+    built: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    save(folder / "a.png", 100)
+    (folder / "._a.png").write_bytes(b"\x00\x05\x16\x07")
+    for name in (".DS_Store", "Thumbs.db", "note.txt"):
+        (folder / name).touch()
+    (folder / "loop").symlink_to(".")
+    (folder / "dangling.png").symlink_to("nowhere")
+    os.mkfifo(folder / "x.png")
+    done = command(built, "infer", folder, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert written(tmp_path / "out") == {"a.png"}
+    assert done.stdout.count("skipped: ") == 5
+    done = command(built, "infer", folder / "._a.png", "-o", tmp_path / "named")
+    assert done.returncode == 1
+    assert "not a picture of a known format" in done.stdout
+
+
 def test_the_face_of_the_astronaut_is_found_where_it_is(tmp_path: Path) -> None:
     export(ExportOptions(model=str(centerface()), output=tmp_path / "face.onnx", card=CARD), quiet)
     build(BuildOptions(model=tmp_path / "face.onnx", engines=tmp_path / "engines"), quiet)
@@ -309,7 +584,7 @@ def test_the_face_of_the_astronaut_is_found_where_it_is(tmp_path: Path) -> None:
     folder.mkdir()
     for name in ("astronaut.png", "china.jpg", "flower.jpg"):
         shutil.copy(photo(name), folder)
-    run(tmp_path, folder, tmp_path / "out", annotate=True)
+    run(tmp_path, folder, tmp_path / "out", writing=WritingOptions(annotate=True))
     astronaut, *others = lines(tmp_path / "out")
     detections = astronaut["detections"]
     assert isinstance(detections, list)

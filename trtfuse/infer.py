@@ -22,17 +22,17 @@ from trtfuse.core.card import Card
 from trtfuse.core.cores import usable_cores
 from trtfuse.core.errors import CardError, UsageError
 from trtfuse.core.files import replacing
-from trtfuse.core.flow import Failure, Json
+from trtfuse.core.flow import Failure, Outcome
 from trtfuse.core.options import InferOptions
 from trtfuse.core.record import to_json
 from trtfuse.core.report import ItemFailure, Progress, RunReport, Tally, device_report
 from trtfuse.io.folder import FolderSource
 from trtfuse.io.names import REPORT
 from trtfuse.io.opening import open_sink, open_source
-from trtfuse.io.sink import failed
+from trtfuse.io.sink import Run
 from trtfuse.pool.pool import Pool, Seat
 from trtfuse.pool.slots import Layout, created, for_engine
-from trtfuse.pool.stream import Outcome, Stream, Threads
+from trtfuse.pool.stream import Stream, Threads
 from trtfuse.tasks.table import codec
 
 # More decoders feed more than one process can write, and hold memory.
@@ -64,16 +64,19 @@ def infer(options: InferOptions, *, watch: Watch, command: tuple[str, ...] = ())
     begun = time.monotonic()
     plan = decide(options)
     with (
-        open_sink(plan.output, source=options.source, annotate=options.annotate) as sink,
+        open_sink(
+            plan.output, source=options.source, writing=options.writing, run=_run(options, plan)
+        ) as sink,
         created(plan.layout) as ring,
-        Pool(plan.seats, ring, restarts=options.restarts) as pool,
+        Pool(plan.seats, ring, restarts=options.restarts, batch_s=options.batch_timeout_s) as pool,
     ):
         start_seconds = time.monotonic() - begun
-        tally = Tally(total=plan.source.count, records=pool.records)
-        with Stream(plan.source, codec(plan.card), sink, pool, ring) as stream:
+        remaining = sink.remaining(plan.source)
+        tally = Tally(total=lambda: remaining.count, records=pool.records)
+        meaning = codec(plan.card, depth=options.writing.depth)
+        with Stream(remaining, meaning, sink, pool, ring) as stream:
             for outcome in stream.run(plan.threads):
-                sink.commit(_line(outcome))
-                watch(tally.count(_failure(outcome)))
+                watch(tally.count(_failure(sink.commit(outcome))))
         seconds = tally.seconds
     report = RunReport(
         command=command,
@@ -101,7 +104,7 @@ def infer(options: InferOptions, *, watch: Watch, command: tuple[str, ...] = ())
 
 def decide(options: InferOptions) -> Plan:
     """Find the pictures, the engine and the devices, check that they fit, and size the ring."""
-    source = open_source(options.source)
+    source = open_source(options.source, options.reading)
     engine, seats = _seats(options)
     card = engine.manifest.card
     if card is None:
@@ -147,16 +150,23 @@ def _seats(options: InferOptions) -> tuple[Engine, tuple[Seat, ...]]:
     return engine, tuple(Seat(device=device, open_runner=opener) for device in devices)
 
 
-def _line(outcome: Outcome) -> Json:
-    if isinstance(outcome.line, Failure):
-        return failed(outcome.item.key, outcome.line)
-    return outcome.line
+def _run(options: InferOptions, plan: Plan) -> Run:
+    """What must be the same for a run to go on where another ended."""
+    manifest = plan.engine.manifest
+    identity = {
+        "trtfuse": version("trtfuse"),
+        "source": str(options.source.resolve()),
+        "model": f"{manifest.model} ({manifest.request.model_sha256[:12]})",
+        "engine": f"{plan.engine.folder.name} ({manifest.engine_sha256[:12]})",
+        **{f"--{name}": str(value) for name, value in to_json(options.writing).items()},
+    }
+    return Run(identity=identity, restart=options.restart)
 
 
 def _failure(outcome: Outcome) -> ItemFailure | None:
-    if not isinstance(outcome.line, Failure):
+    why = outcome.entry
+    if not isinstance(why, Failure):
         return None
-    why = outcome.line
     return ItemFailure(key=outcome.item.key, kind=why.kind, message=why.message)
 
 

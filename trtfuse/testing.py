@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -27,10 +28,13 @@ from trtfuse.core.errors import ItemError, ShapeMismatch
 from trtfuse.core.flow import (
     Answer,
     ArrayFile,
+    Attached,
     Claim,
+    Entry,
     Geometry,
     Item,
     Json,
+    Outcome,
     Pending,
     Picture,
     Runner,
@@ -129,10 +133,13 @@ class CrashingRunner(FakeRunner):
     def launch(self, inputs: Arrays, claim: Claim) -> Pending:
         """Die if the poison is there and the deaths are not used up; else compute."""
         if (inputs["x"] == self.poison).any() and self._may_die():
-            if self.exitcode is None:
-                os.kill(os.getpid(), signal.SIGKILL)
-            os._exit(self.exitcode or 0)
+            self._die()
         return super().launch(inputs, claim)
+
+    def _die(self) -> None:
+        if self.exitcode is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(self.exitcode or 0)
 
     def _may_die(self) -> bool:
         if self.marks is None:
@@ -141,6 +148,14 @@ class CrashingRunner(FakeRunner):
             return False
         (self.marks / str(os.getpid())).touch()
         return True
+
+
+@dataclass(frozen=True)
+class HangingRunner(CrashingRunner):
+    """A CrashingRunner that, where that one dies, never comes back."""
+
+    def _die(self) -> None:
+        threading.Event().wait()
 
 
 @dataclass(frozen=True)
@@ -228,11 +243,13 @@ class MemorySink:
     answers: dict[str, Answer] = field(default_factory=dict)
     lines: list[Json] = field(default_factory=list)
 
-    def store(self, item: Item, answer: Answer) -> Json:
+    def store(self, item: Item, attached: Attached, answer: Answer) -> Entry:
         """Keep the answer; the line is its key and fields."""
         self.answers[item.key] = answer
-        return {"key": item.key, **answer.fields}
+        return Entry(line={"key": item.key, **answer.fields})
 
-    def commit(self, line: Json) -> None:
-        """Keep the line."""
-        self.lines.append(line)
+    def commit(self, outcome: Outcome) -> Outcome:
+        """Keep the line of what did not fail."""
+        if isinstance(outcome.entry, Entry):
+            self.lines.append(outcome.entry.line)
+        return outcome

@@ -109,7 +109,9 @@ def test_a_folder_that_is_missing_empty_or_no_folder_is_a_usage_error(tmp_path: 
     with pytest.raises(UsageError, match="does not exist"):
         FolderSource(tmp_path / "missing")
     (tmp_path / "note.txt").touch()
-    with pytest.raises(UsageError, match=r"no pictures in it .*\.png.*skipped: 1 of another kind"):
+    with pytest.raises(
+        UsageError, match=r"no pictures or videos in it .*\.png.*skipped: 1 of another kind"
+    ):
         FolderSource(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="not a folder or a regular file"):

@@ -7,7 +7,8 @@ import pytest
 
 from tests.io.pictures import grey, item, save
 from trtfuse.core.errors import UsageError
-from trtfuse.core.flow import Answer
+from trtfuse.core.flow import Answer, Attached
+from trtfuse.core.options import WritingOptions
 from trtfuse.io.opening import open_sink, open_source
 from trtfuse.io.sink import FolderSink
 
@@ -51,8 +52,10 @@ def test_an_output_beside_its_source_or_hidden_in_it_is_taken(photos: Path, outp
 def test_annotate_makes_copies(photos: Path, annotate: bool) -> None:
     output = photos.parent / "out"
     face = {"box": [10.0, 20.0, 60.0, 70.0], "score": 0.9, "label": "face"}
-    with open_sink(output, source=photos, annotate=annotate) as sink:
-        sink.store(item("a.png", grey(size=(90, 90))), Answer(fields={"detections": [face]}))
+    with open_sink(output, source=photos, writing=WritingOptions(annotate=annotate)) as sink:
+        sink.store(
+            item("a.png", grey(size=(90, 90))), Attached(), Answer(fields={"detections": [face]})
+        )
     assert (output / "a.png").exists() == annotate
     if annotate:
         (copy,) = open_source(output / "a.png")

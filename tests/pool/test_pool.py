@@ -6,19 +6,23 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 from trtfuse.core.errors import PoolError, StartFailed, WorkersLost
-from trtfuse.core.flow import Failure, OpenRunner, Result, Task, Timing
+from trtfuse.core.flow import Claim, Failure, OpenRunner, Pending, Result, Task, Timing
+from trtfuse.core.specs import Arrays
 from trtfuse.pool.pool import Pool, Seat
 from trtfuse.pool.slots import Largest, Ring, created, lay_out
 from trtfuse.testing import (
     CrashingRunner,
     FailingRunner,
     FakeRunner,
+    HangingRunner,
     SlowRunner,
     UnopenableRunner,
 )
@@ -131,6 +135,58 @@ def test_an_item_that_kills_every_worker_is_the_only_failure(ring: Ring) -> None
     failed = found.pop((3, 2))
     assert isinstance(failed, Failure)
     assert failed.kind == "WorkerDied"
+    assert found == {key: value for key, value in right(8).items() if key != (3, 2)}
+
+
+def test_a_worker_that_hangs_is_ended_and_its_batch_is_done_again(
+    ring: Ring, tmp_path: Path
+) -> None:
+    runner = HangingRunner(shape=(2,), poison=51.0, marks=tmp_path)
+    with Pool(seats(runner, 2), ring, batch_s=0.5) as pool:
+        assert answers(pool, ring, 16) == right(16)
+    deaths = [death for record in pool.records for death in record.deaths]
+    assert len(deaths) == 1
+    assert "gave no answer for 0.5 s and was ended" in deaths[0]
+
+
+def test_an_item_that_hangs_every_worker_is_the_only_failure(ring: Ring) -> None:
+    with Pool(seats(HangingRunner(shape=(2,), poison=32.0), 2), ring, batch_s=0.5) as pool:
+        found = answers(pool, ring, 8)
+    failed = found.pop((3, 2))
+    assert isinstance(failed, Failure)
+    assert "gave no answer for 0.5 s" in failed.message
+    assert found == {key: value for key, value in right(8).items() if key != (3, 2)}
+
+
+def test_a_worker_that_is_stopped_from_outside_is_ended_and_replaced(ring: Ring) -> None:
+    with Pool(seats(FakeRunner(shape=(2,)), 1), ring, batch_s=0.5) as pool:
+        answers(pool, ring, 2)
+        (worker,) = [
+            child
+            for child in psutil.Process().children()
+            if "spawn_main" in " ".join(child.cmdline())
+        ]
+        os.kill(worker.pid, signal.SIGSTOP)
+        assert answers(pool, ring, 4) == right(4)
+    assert "gave no answer" in pool.records[0].deaths[0]
+
+
+@dataclass(frozen=True)
+class Starving(FakeRunner):
+    """Asks for more memory than there is, when it meets 32."""
+
+    def launch(self, inputs: Arrays, claim: Claim) -> Pending:
+        if (inputs["x"] == 32.0).any():
+            np.ones(1 << 60, np.uint8)
+        return super().launch(inputs, claim)
+
+
+def test_an_item_too_large_for_its_workers_memory_is_the_only_failure(ring: Ring) -> None:
+    with Pool(seats(Starving(shape=(2,)), 1), ring) as pool:
+        found = answers(pool, ring, 8)
+    failed = found.pop((3, 2))
+    assert isinstance(failed, Failure)
+    assert "MemoryError" in failed.kind
     assert found == {key: value for key, value in right(8).items() if key != (3, 2)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from math import inf
 
 import pytest
 
@@ -14,11 +15,14 @@ from trtfuse.pool.state import (
     Answered,
     Deliver,
     Died,
+    Event,
+    Kill,
     PoolState,
     Ready,
     Send,
     Start,
     Submitted,
+    Tick,
 )
 
 DONE = Timing(compute_ns=1)
@@ -134,6 +138,61 @@ def test_with_no_worker_and_no_restart_left_every_task_is_answered_as_lost() -> 
     assert {r.worker for r in results} == {NOBODY}
 
 
+def hanging(limit_s: float = 10.0, *workers: int) -> PoolState:
+    state = PoolState(starting=set(workers), restarts=3, limit_s=limit_s)
+    for worker in workers:
+        state.handle(Ready(worker, 1), 0.0)
+    return state
+
+
+def test_a_worker_that_answers_nothing_for_too_long_is_killed_once() -> None:
+    state = hanging(10.0, 0)
+    state.handle(Submitted(task(0)), 5.0)
+    assert state.deadline == 15.0
+    assert state.handle(Tick(), 14.9) == []
+    assert state.handle(Tick(), 15.0) == [Kill(0)]
+    assert state.handle(Tick(), 99.0) == []
+    assert state.deadline == inf
+    assert state.handle(Died(0, "hung"), 99.0) == [Start(0)]
+    assert list(state.waiting) == [task(0, attempt=1)]
+
+
+def test_an_answer_gives_the_next_task_its_whole_time() -> None:
+    state = hanging(10.0, 0)
+    for seq in range(2):
+        state.handle(Submitted(task(seq)), 0.0)
+    state.handle(Answered(0, task(0), DONE), 9.0)
+    assert state.handle(Tick(), 18.9) == []
+    assert state.handle(Tick(), 19.0) == [Kill(0)]
+
+
+def test_a_worker_without_work_may_be_silent_for_ever() -> None:
+    state = hanging(10.0, 0)
+    assert state.deadline == inf
+    assert state.handle(Tick(), 1e9) == []
+    state.handle(Submitted(task(0)), 1e9)
+    assert state.deadline == 1e9 + 10
+
+
+def test_a_worker_that_is_being_killed_is_given_nothing() -> None:
+    state = hanging(10.0, 0, 1)
+    for seq in range(2):
+        state.handle(Submitted(task(seq)), float(seq))
+    assert state.handle(Tick(), 10.5) == [Kill(0)]
+    assert state.handle(Submitted(task(2)), 10.5) == [Send(1, task(2))]
+    assert state.handle(Submitted(task(3)), 10.5) == []
+
+
+def test_an_answer_that_was_on_its_way_when_its_worker_was_killed_counts() -> None:
+    state = hanging(10.0, 0)
+    state.handle(Submitted(task(0)), 0.0)
+    state.handle(Tick(), 10.0)
+    delivered = state.handle(Answered(0, task(0), DONE), 10.1)
+    assert delivered == [Deliver(Result(task=task(0), worker=0, outcome=DONE))]
+    assert state.handle(Died(0, "hung"), 10.2) == [Start(0)]
+    assert not state.waiting
+
+
 class History:
     """One random life of a pool: it submits, answers, fails and kills until nothing is left."""
 
@@ -141,8 +200,10 @@ class History:
         self.dice = random.Random(seed)
         workers = self.dice.randint(1, 4)
         self.state = PoolState(
-            starting=set(range(workers)), restarts=self.dice.choice([0, 1, 3, 20])
+            starting=set(range(workers)), restarts=self.dice.choice([0, 1, 3, 20]), limit_s=5.0
         )
+        self.now = 0.0
+        self.doomed: set[int] = set()
         self.to_submit = [task(seq, count=self.dice.randint(1, 4)) for seq in range(12)]
         self.starting = set(range(workers))
         self.flying: dict[int, list[Task]] = {}
@@ -152,7 +213,7 @@ class History:
         )
 
     def live(self) -> Counter[tuple[int, int]]:
-        while self.to_submit or self.starting or any(self.flying.values()):
+        while self.to_submit or self.starting or self.doomed or any(self.flying.values()):
             self.step()
         return self.answered
 
@@ -160,6 +221,8 @@ class History:
         busy = [worker for worker, tasks in self.flying.items() if tasks]
         choices = ["submit"] * bool(self.to_submit) + ["ready"] * bool(self.starting)
         choices += ["answer"] * (3 * bool(busy)) + ["fail"] * bool(busy) + ["die"] * bool(busy)
+        choices += ["tick"] * bool(busy) + ["end"] * bool(self.doomed)
+        self.now += self.dice.choice([0.0, 0.1, 2.0])
         match self.dice.choice(choices):
             case "submit":
                 self.do(Submitted(self.to_submit.pop(0)))
@@ -168,6 +231,10 @@ class History:
                 self.starting.remove(worker)
                 self.flying[worker] = []
                 self.do(Ready(worker, self.dice.randint(1, 3)))
+            case "tick":
+                self.do(Tick())
+            case "end":
+                self.die(self.dice.choice(sorted(self.doomed)))
             case "die":
                 self.die(self.dice.choice(sorted(self.flying)))
             case kind:
@@ -177,14 +244,19 @@ class History:
 
     def die(self, worker: int) -> None:
         del self.flying[worker]
+        self.doomed.discard(worker)
         self.do(Died(worker, "died"))
 
-    def do(self, event: Submitted | Ready | Answered | Died) -> None:
-        for action in self.state.handle(event):
+    def do(self, event: Event) -> None:
+        for action in self.state.handle(event, self.now):
             match action:
+                case Kill(worker):
+                    assert worker not in self.doomed
+                    self.doomed.add(worker)
                 case Start(worker):
                     self.starting.add(worker)
                 case Send(worker, sent):
+                    assert worker not in self.doomed
                     self.flying[worker].append(sent)
                 case Deliver(result):
                     t = result.task

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from trtfuse.core.errors import ItemError
-from trtfuse.core.flow import Answer, Failure, Item, Json, OpenRunner, Picture
+from trtfuse.core.flow import (
+    Answer,
+    Attached,
+    Entry,
+    Failure,
+    Item,
+    Json,
+    OpenRunner,
+    Outcome,
+    Picture,
+)
 from trtfuse.pool.pool import Pool, Seat
-from trtfuse.pool.slots import Largest, created, lay_out
-from trtfuse.pool.stream import Outcome, Stream, Threads
+from trtfuse.pool.slots import Largest, Layout, created, lay_out
+from trtfuse.pool.stream import Stream, Threads
 from trtfuse.testing import (
     CrashingRunner,
     FailingRunner,
@@ -30,6 +42,22 @@ def picture(value: int, height: int = 4, width: int = 4) -> Picture:
     return Picture(np.full((height, width, 3), value, np.uint8))
 
 
+def line(outcome: Outcome) -> Json | Failure:
+    return outcome.entry.line if isinstance(outcome.entry, Entry) else outcome.entry
+
+
+def layout() -> Layout:
+    """Five slots of three pictures of up to 8 x 8."""
+    specs = FakeRunner(shape=ANY)
+    return lay_out(
+        [Largest(spec=specs.inputs[0], item=LARGEST)],
+        [Largest(spec=specs.outputs[0], item=LARGEST)],
+        batch=3,
+        wanted=5,
+        memory_bytes=1 << 20,
+    )
+
+
 def run(
     pictures: list[Picture | Exception],
     sink: MemorySink,
@@ -37,14 +65,7 @@ def run(
     runner: OpenRunner = FakeRunner(shape=ANY),  # noqa: B008 - frozen
     workers: int = 2,
 ) -> Iterator[Outcome]:
-    specs = FakeRunner(shape=ANY)
-    plan = lay_out(
-        [Largest(spec=specs.inputs[0], item=LARGEST)],
-        [Largest(spec=specs.outputs[0], item=LARGEST)],
-        batch=3,
-        wanted=5,
-        memory_bytes=1 << 20,
-    )
+    plan = layout()
     seats = [Seat(device=f"cpu:{n}", open_runner=runner) for n in range(workers)]
     with (
         created(plan) as ring,
@@ -58,7 +79,7 @@ def run(
 def test_every_item_comes_out_once_in_order_with_its_own_answer(count: int) -> None:
     sink = MemorySink()
     outcomes = list(run([picture(n) for n in range(count)], sink))
-    assert [outcome.line for outcome in outcomes] == [
+    assert [line(outcome) for outcome in outcomes] == [
         {"key": f"{n:04d}", "mean": 2.0 * n + 1} for n in range(count)
     ]
     assert len(sink.answers) == count
@@ -79,15 +100,15 @@ def test_what_cannot_be_read_is_a_failure_in_its_place_and_the_rest_goes_on() ->
     pictures: list[Picture | Exception] = [picture(n) for n in range(10)]
     pictures[0] = ItemError("cut short")
     pictures[4] = ItemError("not a picture")
-    lines = [outcome.line for outcome in run(pictures, MemorySink())]
-    assert [n for n, line in enumerate(lines) if isinstance(line, Failure)] == [0, 4]
+    lines = [line(outcome) for outcome in run(pictures, MemorySink())]
+    assert [n for n, one in enumerate(lines) if isinstance(one, Failure)] == [0, 4]
     failed = lines[4]
     assert isinstance(failed, Failure)
     assert (failed.kind, failed.message) == ("ItemError", "not a picture")
 
 
 def test_a_picture_larger_than_the_profile_is_a_failure_that_names_the_flag() -> None:
-    lines = [o.line for o in run([picture(1), picture(2, 9, 8)], MemorySink())]
+    lines = [line(o) for o in run([picture(1), picture(2, 9, 8)], MemorySink())]
     assert isinstance(lines[1], Failure)
     assert "larger --size" in lines[1].message
 
@@ -99,26 +120,20 @@ def test_an_output_that_makes_no_sense_is_a_failure() -> None:
 
     sink = MemorySink()
     specs = FakeRunner(shape=ANY)
-    plan = lay_out(
-        [Largest(spec=specs.inputs[0], item=LARGEST)],
-        [Largest(spec=specs.outputs[0], item=LARGEST)],
-        batch=3,
-        wanted=5,
-        memory_bytes=1 << 20,
-    )
+    plan = layout()
     with (
         created(plan) as ring,
         Pool([Seat(device="cpu:0", open_runner=specs)], ring) as pool,
         Stream(ListSource([picture(n) for n in range(5)]), Infinite(), sink, pool, ring) as stream,
     ):
-        lines = [o.line for o in stream.run(Threads(feeders=1, writers=1))]
-    assert [n for n, line in enumerate(lines) if isinstance(line, Failure)] == [3]
+        lines = [line(o) for o in stream.run(Threads(feeders=1, writers=1))]
+    assert [n for n, one in enumerate(lines) if isinstance(one, Failure)] == [3]
 
 
 def test_an_item_that_fails_in_the_runner_fails_alone() -> None:
     runner = FailingRunner(shape=ANY, poison=7.0)
-    lines = [o.line for o in run([picture(n) for n in range(12)], MemorySink(), runner=runner)]
-    assert [n for n, line in enumerate(lines) if isinstance(line, Failure)] == [7]
+    lines = [line(o) for o in run([picture(n) for n in range(12)], MemorySink(), runner=runner)]
+    assert [n for n, one in enumerate(lines) if isinstance(one, Failure)] == [7]
 
 
 def test_deaths_on_the_way_change_nothing(tmp_path: Path) -> None:
@@ -128,14 +143,14 @@ def test_deaths_on_the_way_change_nothing(tmp_path: Path) -> None:
     shaken = MemorySink()
     outcomes = list(run([picture(n) for n in range(60)], shaken, runner=runner))
     assert len(list(tmp_path.iterdir())) == 3
-    assert [o.line for o in outcomes] == [
+    assert [line(o) for o in outcomes] == [
         {"key": key, **quiet.answers[key].fields} for key in sorted(quiet.answers)
     ]
 
 
 def test_a_fault_of_the_sink_ends_the_run_with_that_error() -> None:
     class Broken(MemorySink):
-        def store(self, item: Item, answer: Answer) -> Json:
+        def store(self, item: Item, attached: Attached, answer: Answer) -> Entry:
             raise OSError("disk on fire")
 
     with pytest.raises(OSError, match="disk on fire"):
@@ -146,3 +161,35 @@ def test_whoever_stops_listening_stops_the_threads_and_the_pool() -> None:
     outcomes = run([picture(n % 250) for n in range(500)], MemorySink())
     assert next(outcomes).item.seq == 0
     outcomes.close()  # type: ignore[attr-defined]
+
+
+def test_a_slow_sink_stops_the_feeders_before_the_frames_fill_the_memory() -> None:
+    held = 0
+    most = 0
+    lock = threading.Lock()
+
+    class Frames(ListSource):
+        """Items that say what they hold, as frames of a clip do."""
+
+        def __iter__(self) -> Iterator[Item]:
+            nonlocal held, most
+            for item in super().__iter__():
+                with lock:
+                    held += 1
+                    most = max(most, held)
+                yield replace(item, held_bytes=4000)
+
+    specs = FakeRunner(shape=ANY)
+    plan = layout()
+    source = Frames([picture(n % 250) for n in range(300)])
+    with (
+        created(plan) as ring,
+        Pool([Seat(device="cpu:0", open_runner=specs)], ring) as pool,
+        Stream(source, PixelCodec(), MemorySink(), pool, ring) as stream,
+    ):
+        for n, outcome in enumerate(stream.run(Threads(feeders=2, writers=2))):
+            assert outcome.item.seq == n
+            with lock:
+                held -= 1
+    # What passes the ring's bytes is one item at most.
+    assert most <= plan.total_bytes // 4000 + 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trtfuse.core.card import Card, ImageTask, InputCard
 from trtfuse.core.errors import ItemError
-from trtfuse.core.flow import Codec, Picture, PictureFile
+from trtfuse.core.flow import Box, Codec, Picture, PictureFile
 from trtfuse.core.specs import Array
 from trtfuse.tasks.table import codec
 
@@ -151,3 +151,36 @@ def test_an_output_too_small_to_show_the_picture_fails_the_item() -> None:
     c = image_codec({"size": (64, 64), "resize": "letterbox"})
     with pytest.raises(ItemError, match="has none that shows the picture of 1000 x 4"):
         decoded(c, np.zeros((3, 2, 2), np.float32), (4, 1000))
+
+
+def test_sixteen_bits_keep_what_eight_would_round_away() -> None:
+    card = Card(
+        input=InputCard(
+            name="x", layout="NCHW", colour="RGB", range=(0, 1), size="dynamic", resize="none"
+        ),
+        task=ImageTask(name="image", output="y", layout="NCHW", colour="RGB", range=(0, 1)),
+    )
+    c = codec(card, depth=16)
+    row = np.array([0, 0.5, 0.25, 1, 2], np.float32)
+    answer = c.decode({"y": np.broadcast_to(row, (3, 1, 5))}, c.fit(1, 5))
+    assert isinstance(answer.file, PictureFile)
+    assert answer.file.pixels.dtype == np.uint16
+    assert answer.file.pixels[0, :, 0].tolist() == [0, 32768, 16384, 65535, 65535]
+
+
+@pytest.mark.parametrize(
+    ("resize", "picture", "shows"),
+    [
+        ("crop", (8, 16), Box(top=0, left=4, bottom=8, right=12)),
+        ("crop", (32, 16), Box(top=8, left=0, bottom=24, right=16)),
+        ("letterbox", (8, 16), None),
+        ("stretch", (8, 16), None),
+    ],
+)
+def test_an_answer_says_which_part_of_the_picture_it_shows(
+    resize: str, picture: tuple[int, int], shows: Box | None
+) -> None:
+    c = image_codec({"size": (8, 8), "resize": resize})
+    answer = c.decode({"y": np.zeros((3, 8, 8), np.float32)}, c.fit(*picture))
+    assert isinstance(answer.file, PictureFile)
+    assert answer.file.shows == shows

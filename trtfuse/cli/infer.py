@@ -5,18 +5,25 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
-from trtfuse.core.options import InferOptions
-from trtfuse.core.units import parse_bytes
+from trtfuse.core.options import (
+    InferOptions,
+    OnError,
+    PictureFormat,
+    ReadingOptions,
+    WritingOptions,
+)
+from trtfuse.core.units import parse_bytes, parse_pairs
 
 _DEFAULT = InferOptions(source=Path())
+_WRITING = _DEFAULT.writing
 
 
 def infer(
-    folder: Annotated[Path, typer.Argument(help="Folder of pictures, or one picture.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of pictures and videos, or one of them.")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Where results go. Default: FOLDER-out.")
     ] = _DEFAULT.output,
@@ -47,15 +54,47 @@ def infer(
     ] = _DEFAULT.writers,
     annotate: Annotated[
         bool, typer.Option("--annotate", help="Also draw detections on copies of the pictures.")
-    ] = _DEFAULT.annotate,
+    ] = _WRITING.annotate,
+    format_: Annotated[
+        str, typer.Option("--format", help="Of pictures written: png, jpeg or webp.")
+    ] = _WRITING.format,
+    quality: Annotated[
+        int, typer.Option(help="Of JPEG and WebP, 1 to 100; WebP of 100 is lossless.")
+    ] = _WRITING.quality,
+    depth: Annotated[int, typer.Option(help="Bits of a channel in PNG, 8 or 16.")] = _WRITING.depth,
+    codec: Annotated[
+        str | None, typer.Option(help="Video encoder. Default: libx264; in WebM, libvpx-vp9.")
+    ] = _WRITING.codec,
+    crf: Annotated[
+        int | None, typer.Option(help="Video quality on the encoder's own scale; less is better.")
+    ] = _WRITING.crf,
+    encoder_args: Annotated[
+        str, typer.Option(help="Further encoder options: 'preset=slow tune=film pix_fmt=yuv444p'.")
+    ] = "",
+    on_error: Annotated[
+        str, typer.Option(help="A failed frame: keep the original, skip it, or fail its clip.")
+    ] = _WRITING.on_error,
+    segment: Annotated[
+        int, typer.Option(help="Frames of a video encoded apart: the most that a crash costs.")
+    ] = _WRITING.segment,
+    max_pixels: Annotated[
+        int, typer.Option(help="Largest picture that is read; a larger one is a failed item.")
+    ] = _DEFAULT.reading.max_pixels,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew; default: go on where the last run ended.")
+    ] = _DEFAULT.restart,
+    batch_timeout: Annotated[
+        float, typer.Option(help="Seconds without an answer after which a worker is ended.")
+    ] = _DEFAULT.batch_timeout_s,
     restarts: Annotated[
         int, typer.Option(help="Workers that may be started again in one run, all together.")
     ] = _DEFAULT.restarts,
 ) -> int:
-    """Run every picture below FOLDER through the pool; results.jsonl in input order.
+    """Run every picture and video below FOLDER through the pool; results.jsonl in input order.
 
-    A picture that cannot be read is one failed item with its reason; the rest goes on, and the
-    exit code is 1.
+    A picture or frame that cannot be read is one failed item with its reason; the rest goes on,
+    and the exit code is 1. After an interruption of any kind the same command goes on where the
+    last one ended, to the same bytes.
     """
     options = InferOptions(
         source=folder,
@@ -69,14 +108,31 @@ def infer(
         memory_bytes=parse_bytes(memory, flag="--memory"),
         feeders=feeders,
         writers=writers,
-        annotate=annotate,
+        reading=ReadingOptions(max_pixels=max_pixels),
+        writing=WritingOptions(
+            format=cast(PictureFormat, format_),
+            quality=quality,
+            depth=depth,
+            codec=codec,
+            crf=crf,
+            encoder_args=parse_pairs(encoder_args, flag="--encoder-args"),
+            on_error=cast(OnError, on_error),
+            segment=segment,
+            annotate=annotate,
+        ),
+        restart=restart,
+        batch_timeout_s=batch_timeout,
         restarts=restarts,
     )
     from trtfuse.cli.progress import last_line, show_report, watching
     from trtfuse.infer import infer as run
 
-    with watching(sys.stderr) as watch:
-        report = run(options, watch=watch, command=_command())
+    try:
+        with watching(sys.stderr) as watch:
+            report = run(options, watch=watch, command=_command())
+    except KeyboardInterrupt:
+        sys.stderr.write("trtfuse infer: the same command goes on from here\n")
+        raise
     show_report(report)
     typer.echo(last_line(report))
     return 1 if report.failures else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,17 @@ def sha256(*paths: Path) -> str:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
     return digest.hexdigest()
+
+
+# What `replacing` calls a file that is not whole yet.
+_PART = re.compile(r"\.[0-9a-f]{12}\.part")
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed writers left of `replacing` below `folder`, where nobody writes now."""
+    for where, _, names in os.walk(folder):
+        for name in filter(_PART.match, names):
+            Path(where, name).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Protocol
 
 from trtfuse.core.specs import Array, Arrays, TensorSpec
@@ -17,24 +18,112 @@ Json = Any
 """Plain JSON data: dict, list, str, int, float, bool, None."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """What a picture has beside its colours, for an answer that is a picture again."""
+
+    alpha: Array | None = None
+    """uint8 (height, width), upright as the pixels; None: opaque."""
+    profile: bytes = b""
+    """ICC profile of the RGB pixels; empty: none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """A decoded picture, upright. `pixels` is uint8 (height, width, 3), RGB."""
 
     pixels: Array
+    attached: Attached = Attached()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """A file of several frames. Each of them is an item; they come in order, one by one."""
+
+    key: str
+    """As an item's: its path below the source's root."""
+    kind: str
+    """What holds the frames: "GIF", "PNG", "WEBP" or "video"."""
+    tick: Fraction
+    """Seconds that 1 is, in the times of its frames."""
+    promised: int = 0
+    """Frames that its header speaks of; 0: none."""
+    loop: int | None = None
+    """How often an animation repeats, 0 for ever; None: the file does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """An item's place in its clip. `start` and `duration` are in the clip's ticks."""
+
+    clip: Clip
+    index: int
+    start: int
+    duration: int
+    last: bool
+    """Whether it is known that no other follows."""
+
+    @property
+    def seconds(self) -> float:
+        """When it is shown, from the clip's own zero, to the microsecond."""
+        return round(float(self.start * self.clip.tick), 6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """What tells whether a file has changed, without reading it."""
+
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a sink has made of an answer: the item's line, and what is left to do in order."""
+
+    line: Json
+    rest: Any = None
+    """The sink's own business."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An error as data: exceptions do not always survive pickling, text does."""
+
+    kind: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What an earlier run has made of an item."""
+
+    entry: Entry | Failure
+    shown: bool
+    """Whether its clip shows something for it already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """One thing of the source, not yet decoded.
 
-    `key` names it for the sink (a path below the source's root, with forward slashes). `load`
-    decodes it, in whatever thread calls it, as often as it is called; it raises `ItemError`.
+    `key` names it for the sink (a path below the source's root, with forward slashes; a frame's is
+    its clip's and its number). `load` decodes it, in whatever thread calls it, as often as it is
+    called; it raises `ItemError`.
     """
 
     seq: int
     key: str
     load: Callable[[], Picture]
+    frame: Frame | None = None
+    """Its place in a clip; None: it is a file of its own."""
+    held_bytes: int = 0
+    """Memory that it holds from now until it is dropped: a frame is decoded in passing."""
+    stamp: Stamp = Stamp(size=0, mtime_ns=0)
+    """Of its file, or its clip's, before it was opened."""
+    known: Known | None = None
+    """Set: it is done, and never loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +145,22 @@ class Geometry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A part of a picture, in whole pixels; `bottom` and `right` lie outside."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PictureFile:
-    """An answer to be kept as a picture. `pixels` is uint8 (height, width, 3), RGB."""
+    """An answer to be kept as a picture. `pixels` is uint8 or uint16 (height, width, 3), RGB."""
 
     pixels: Array
+    shows: Box | None = None
+    """The part of the source picture that it shows, in pixels of that; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +189,13 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """An error as data: exceptions do not always survive pickling, text does."""
+class Outcome:
+    """What became of one item: its entry, or why there is none."""
 
-    kind: str
-    message: str
-    traceback: str = ""
+    item: Item
+    entry: Entry | Failure
+    worker: int = -1
+    """The worker that answered; -1: none did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +291,7 @@ class Source(Protocol):
 
     @property
     def count(self) -> int | None:
-        """How many items there are; None where only the end will tell."""
+        """How many items there are, as far as is known now; None where only the end will tell."""
         ...
 
     def __iter__(self) -> Iterator[Item]: ...
@@ -221,13 +323,16 @@ class Codec(Protocol):
 class Sink(Protocol):
     """Where answers go."""
 
-    def store(self, item: Item, answer: Answer) -> Json:
-        """Write what belongs in files of its own; return the item's line. Any thread, any order.
+    def store(self, item: Item, attached: Attached, answer: Answer) -> Entry:
+        """Write what can be written out of order. Any thread, any order.
 
         Raises ItemError where a file cannot be written.
         """
         ...
 
-    def commit(self, line: Json) -> None:
-        """Add the next line. One thread, in input order."""
+    def commit(self, outcome: Outcome) -> Outcome:
+        """Add the next item, stored or failed, and do what is left. One thread, in input order.
+
+        The outcome given back is another one where what was left has failed.
+        """
         ...

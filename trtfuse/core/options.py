@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
-from trtfuse.core.errors import UsageError
+from trtfuse.core.errors import UnknownName, UsageError
 from trtfuse.core.specs import Precision
+
+FUSE_PARTS = ("pre", "post", "resize")
+
+Sizes = tuple["int | str", ...]
+"""Sizes of one input; a name stands for a size that stays open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,25 +20,94 @@ class ExportOptions:
     """`trtfuse export`."""
 
     model: str
-    """An .onnx path, or "package.module:factory" of a callable that returns a torch Module."""
+    """An .onnx, .pt2 or TorchScript .pt path, or "package.module:factory": a callable that returns
+    a torch Module."""
     output: Path
     card: Path | None = None
     """A JSON card to put into the graph; None keeps the one it has."""
-    shapes: tuple[tuple[int, ...], ...] = ()
-    """One per input, without the batch axis; needed for PyTorch only."""
+    shapes: tuple[Sizes, ...] = ()
+    """One per input, without the batch axis where it has one; needed for PyTorch only. A size that
+    is a name becomes a dynamic axis."""
+    dtypes: tuple[str, ...] = ()
+    """Of the inputs in `shapes`, for PyTorch; empty: float32."""
+    batch_inputs: tuple[str, ...] = ()
+    """The inputs that carry the batch; empty: the card's, or found by running."""
+    static_batch: bool = False
+    """Leave the batch as the graph has it, and prove only that rewrites change nothing."""
+    arguments: tuple[tuple[str, str], ...] = ()
+    """What the factory is called with: names and values, as JSON or plain text."""
+    weights: Path | None = None
+    """A .pt or .safetensors file of a state dict for the factory's module."""
+    weights_key: str | None = None
+    """Where in a .pt file the state dict is; None: it is the file."""
+    fuse: tuple[str, ...] = ()
+    """Parts of the host's work to bring into the graph: "pre", "post", "resize"."""
     simplify: bool = True
+    simplify_s: float = 300.0
+    """Seconds until the simplifier is ended, and its work left out."""
+    simplify_bytes: int = 16 << 30
+    """Memory that the simplifier may ask for. What it maps counts too: libraries are 1 GiB."""
     tolerance: float = 1e-4
     """Largest difference allowed after a rewrite, relative to the largest output value."""
-    opset: int = 17
-    """Older ONNX graphs are raised to it where that can be proven; newer ones stay.
-
-    17, with IR 8, is the newest that TensorRT 8.6 reads, and every later release does too.
+    target: str = "any"
+    """The runtime that has to read the graph; a name of `trtfuse.graph.target`."""
+    opset: int | None = None
+    """Older graphs are raised to it where that can be proven; newer ones stay. None: the target's.
     """
+    external_data_bytes: int = 2_000_000_000
+    """Weights beyond this go to a file of their own. protobuf ends at 2 GiB, nodes included."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.tolerance <= 0:
             raise UsageError(f"--tolerance {self.tolerance}: needs a value above 0.")
+        if self.simplify_s <= 0 or self.simplify_bytes <= 0:
+            raise UsageError("--simplify-timeout and --simplify-memory need values above 0.")
+        if self.dtypes and len(self.dtypes) != len(self.shapes):
+            raise UsageError(f"{len(self.dtypes)} dtypes for {len(self.shapes)} shapes.")
+        if self.static_batch and (self.batch_inputs or self.fuse):
+            raise UsageError("--static-batch excludes --batch-input and --fuse.")
+        if unknown := [part for part in self.fuse if part not in FUSE_PARTS]:
+            raise UnknownName.among("--fuse", unknown[0], FUSE_PARTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationOptions:
+    """What a build may use to write a precision, and what has to come of it."""
+
+    data: Path | None = None
+    """A folder of pictures, a .npy file, or a data-loader script in Polygraphy's form."""
+    method: str = "entropy"
+    """entropy, percentile:SHARE, minmax or mse."""
+    count: int = 512
+    """At most so many inputs."""
+    seed: int = 0
+    """Of the choice among them."""
+    held_out: float = 0.2
+    """The share of them that judges instead of calibrating."""
+    few: bool = False
+    """Accept fewer than 32 inputs."""
+    cache: Path | None = None
+    """TensorRT's calibration cache: read if it is there, else written."""
+    ranges: Path = Path("calibration")
+    """Folder of range files."""
+    keep: tuple[str, ...] = ()
+    """Layers that stay out of the precision; ("auto",): find them."""
+    limits: tuple[str, ...] = ()
+    """As "psnr=35"."""
+    gate: bool = True
+    """Whether answers are held against FP32 before an engine is published."""
+    budget_min: float = 10.0
+    """Minutes that the search for layers to keep may take."""
+
+    def __post_init__(self) -> None:
+        if self.count < 2 or not 0 < self.held_out < 1:
+            raise UsageError(
+                f"--calib-count {self.count}: needs 2 or more, and a held-out share above 0 and "
+                f"below 1 (it is {self.held_out:g})."
+            )
+        if self.budget_min <= 0:
+            raise UsageError(f"--budget {self.budget_min:g}: needs minutes above 0.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +117,9 @@ class BuildOptions:
     model: Path
     devices: str | None = None
     """As `--devices` says it; None: all usable GPUs, else the CPU."""
-    precision: Precision = Precision.FP32
+    precision: Precision | Literal["best"] = Precision.FP32
+    """best: the fastest of those that pass their gates."""
+    calibration: CalibrationOptions = CalibrationOptions()
     batch: tuple[int, int, int] = (1, 4, 8)
     """min, opt and max items of one batch."""
     sizes: tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None = None
@@ -54,6 +131,64 @@ class BuildOptions:
         low, best, high = self.batch
         if not 0 < low <= best <= high:
             raise UsageError(f"--batch {low}:{best}:{high}: needs 0 < min <= opt <= max.")
+
+
+PictureFormat = Literal["png", "jpeg", "webp"]
+OnError = Literal["keep", "skip", "fail"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingOptions:
+    """How sources are read."""
+
+    max_pixels: int = 178_956_970
+    """Of one picture. The default is 512 MiB of RGB, where Pillow speaks of a bomb."""
+
+    def __post_init__(self) -> None:
+        if self.max_pixels < 1:
+            raise UsageError(f"--max-pixels {self.max_pixels}: needs a whole number above 0.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritingOptions:
+    """How answers that are pictures are written; all of it is in the bytes of the results."""
+
+    format: PictureFormat = "png"
+    """Of still pictures. PNG loses nothing; an animation stays what it was."""
+    quality: int = 95
+    """Of JPEG and WebP, 1 to 100; WebP of 100 is lossless. 95 cannot be told by eye."""
+    depth: int = 8
+    """Bits of a channel, 8 or 16; 16 is for PNG."""
+    codec: str | None = None
+    """FFmpeg's name of a video encoder; None: H.264, and VP9 in WebM."""
+    crf: int | None = None
+    """Of the encoder's own scale, where less is better; None: what cannot be told by eye."""
+    encoder_args: tuple[tuple[str, str], ...] = ()
+    """Further options of the encoder, by FFmpeg's names."""
+    on_error: OnError = "keep"
+    """What a clip shows for a frame that failed. keep: the source's own, or the frame before;
+    skip: nothing; fail: the clip is not written."""
+    segment: int = 250
+    """Frames of a video that are encoded apart: what an interruption can cost. About ten seconds;
+    each begins with a whole picture, so that many short ones take more bytes."""
+    annotate: bool = False
+    """Also draw detections on copies of the pictures."""
+
+    def __post_init__(self) -> None:
+        if self.format not in get_args(PictureFormat):
+            raise UnknownName.among("--format", self.format, get_args(PictureFormat))
+        if self.on_error not in get_args(OnError):
+            raise UnknownName.among("--on-error", self.on_error, get_args(OnError))
+        if self.encoder_args and self.codec is None:
+            raise UsageError("--encoder-args: are an encoder's own. Say which, with --codec.")
+        if self.segment < 1:
+            raise UsageError(f"--segment {self.segment}: needs a whole number above 0.")
+        if not 1 <= self.quality <= 100:
+            raise UsageError(f"--quality {self.quality}: needs a whole number from 1 to 100.")
+        if self.depth not in (8, 16) or (self.depth == 16 and self.format != "png"):
+            raise UsageError(
+                f"--depth {self.depth} with --format {self.format}: needs 8, or 16 with png."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +215,12 @@ class InferOptions:
     """Threads that decode; None: one a usable core, at most 16."""
     writers: int | None = None
     """Threads that write; None: as many as feeders."""
-    annotate: bool = False
+    reading: ReadingOptions = ReadingOptions()
+    writing: WritingOptions = WritingOptions()
+    restart: bool = False
+    """Begin anew, whatever the output folder says has been done."""
+    batch_timeout_s: float = 300.0
+    """Seconds after which a worker that has work and answers nothing is ended."""
     restarts: int = 16
     """Workers that may be started again in one run, all together."""
 
@@ -89,5 +229,7 @@ class InferOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"--{name} {value}: needs a whole number above 0.")
+        if not self.batch_timeout_s > 0:
+            raise UsageError(f"--batch-timeout {self.batch_timeout_s}: needs seconds above 0.")
         if self.restarts < 0 or self.memory_bytes < 1:
             raise UsageError("--restarts and --memory need values that are not negative.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -104,9 +104,9 @@ def device_report(record: WorkerRecord, *, seconds: float) -> DeviceReport:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts a run's items as they get done."""
+    """Counts a run's items as they get done. `total` is asked each time: it may be learnt late."""
 
-    total: int | None
+    total: Callable[[], int | None]
     records: Sequence[WorkerRecord]
     started: float = field(default_factory=time.monotonic)
     done: int = 0
@@ -120,7 +120,7 @@ class Tally:
         return Progress(
             done=self.done,
             failed=len(self.failures),
-            total=self.total,
+            total=self.total(),
             seconds=self.seconds,
             items_by_device=tuple((record.device, record.items) for record in self.records),
         )

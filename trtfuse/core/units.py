@@ -1,8 +1,9 @@
-"""Sizes as people write them."""
+"""Sizes and settings as people write them."""
 
 from __future__ import annotations
 
 import re
+import shlex
 
 from trtfuse.core.errors import UsageError
 
@@ -28,3 +29,19 @@ def mib(nbytes: int) -> str:
     '64 MiB'
     """
     return f"{nbytes / (1 << 20):.0f} MiB"
+
+
+def parse_pairs(text: str, *, flag: str) -> tuple[tuple[str, str], ...]:
+    """Pairs of "name=value name=value", quoted as in a shell. Raises UsageError.
+
+    >>> parse_pairs("preset=slow x264-params=a=1:b=2", flag="--encoder-args")
+    (('preset', 'slow'), ('x264-params', 'a=1:b=2'))
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} {text}: {error}.") from error
+    pairs = [word.partition("=") for word in words]
+    if bad := [name for name, equals, _ in pairs if not (name and equals)]:
+        raise UsageError(f"{flag} {text}: {bad[0]!r} needs the form name=value.")
+    return tuple((name, value) for name, _, value in pairs)

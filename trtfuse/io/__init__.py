@@ -1,1 +1,1 @@
-"""Sources and sinks: folders of pictures in, pictures, arrays and results.jsonl out."""
+"""Sources and sinks: folders of pictures and videos in, the like, arrays and results.jsonl out."""

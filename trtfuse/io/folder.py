@@ -1,4 +1,4 @@
-"""A folder of pictures, or one picture, as a source."""
+"""A folder of pictures and videos, or one of them, as a source."""
 
 from __future__ import annotations
 
@@ -6,24 +6,44 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path, PurePosixPath
 
 from trtfuse.core.errors import UsageError
-from trtfuse.core.flow import Item
-from trtfuse.io import decode
+from trtfuse.core.flow import Item, Stamp
+from trtfuse.core.options import ReadingOptions
+from trtfuse.io import animation, decode, suffixes, video
 from trtfuse.io.keys import key_of
 
 
-class FolderSource:
-    """All pictures below `root`, in the order of their relative paths' bytes; or `root` itself.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """One file of a source: a picture, or a clip."""
 
-    The folder is listed once, here; no file is opened before its item is loaded. Links are
-    followed, but not to a folder that they lie in. Raises UsageError where nothing is found.
+    path: str
+    """Below the source's root."""
+    key: str
+    stamp: Stamp
+
+
+class FolderSource:
+    """All pictures and videos below `root`, in the order of their paths' bytes; or `root` itself.
+
+    The folder is listed once, here; no file is opened before it is its turn. Every frame of an
+    animation or a video is an item. Links are followed, but not to a folder that they lie in.
+    Raises UsageError where nothing is found.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self,
+        root: Path,
+        reading: ReadingOptions = ReadingOptions(),  # noqa: B008 - frozen
+    ) -> None:
         self._root = root
+        self._reading = reading
+        self._further_frames = 0
         self._skipped: Counter[str] = Counter()
         if root.is_dir():
             self._paths = sorted(self._walk(), key=os.fsencode)
@@ -32,17 +52,19 @@ class FolderSource:
             self._root, self._paths = root.parent, [root.name]
         else:
             state = "not a folder or a regular file" if root.exists() else "does not exist"
-            raise UsageError(f"{root}: {state}. Give a folder of pictures, or one picture.")
+            raise UsageError(
+                f"{root}: {state}. Give a folder of pictures and videos, or one of them."
+            )
         if not self._paths:
             raise UsageError(
-                f"{root}: no pictures in it (looked for {' '.join(sorted(decode.SUFFIXES))}"
+                f"{root}: no pictures or videos in it (looked for {' '.join(sorted(suffixes.ALL))}"
                 f"{'; skipped: ' + self._reasons() if self._skipped else ''})."
             )
 
     @property
     def count(self) -> int:
-        """How many pictures there are."""
-        return len(self._paths)
+        """How many items there are; of a clip that has not come yet, one."""
+        return len(self._paths) + self._further_frames
 
     @property
     def skipped(self) -> Mapping[str, int]:
@@ -50,9 +72,33 @@ class FolderSource:
         return self._skipped
 
     def __iter__(self) -> Iterator[Item]:
-        for seq, path in enumerate(self._paths):
-            load = partial(decode.read, self._root / path)
-            yield Item(seq=seq, key=key_of(path), load=load)
+        numbers = count()
+        for file in self.files():
+            for item in self.items(file):
+                yield replace(item, seq=next(numbers))
+
+    def files(self) -> Iterator[File]:
+        """The files in order, as they are now."""
+        for path in self._paths:
+            yield File(path=path, key=key_of(path), stamp=_stamp(self._root / path))
+
+    def items(self, file: File) -> Iterator[Item]:
+        """What one of the files holds, numbered from 0."""
+        known = 1
+        for item in self._inside(file.path, file.key):
+            total = _frames_in_all(item)
+            self._further_frames += total - known
+            known = total
+            yield replace(item, stamp=file.stamp)
+
+    def _inside(self, path: str, key: str) -> Iterator[Item]:
+        whole = self._root / path
+        if PurePosixPath(path).suffix.lower() in suffixes.VIDEOS:
+            yield from video.items(whole, key)
+        elif animation.is_animated(whole, self._reading):
+            yield from animation.items(whole, key, self._reading)
+        else:
+            yield Item(seq=0, key=key, load=partial(decode.read, whole, self._reading))
 
     def _reasons(self) -> str:
         return ", ".join(f"{count} {reason}" for reason, count in sorted(self._skipped.items()))
@@ -84,6 +130,23 @@ class FolderSource:
                     yield path
 
 
+def _stamp(path: Path) -> Stamp:
+    """Of a file that is gone, one that no file has."""
+    try:
+        status = path.stat()
+    except OSError:
+        return Stamp(size=-1, mtime_ns=0)
+    return Stamp(size=status.st_size, mtime_ns=status.st_mtime_ns)
+
+
+def _frames_in_all(item: Item) -> int:
+    """How many items its file will give, as far as this one tells."""
+    if item.frame is None:
+        return 1
+    came = item.frame.index + 1
+    return came if item.frame.last else max(came, item.frame.clip.promised)
+
+
 def _reason_to_skip(entry: os.DirEntry[str]) -> str | None:
     """Why the entry is neither a folder nor a picture; None where it is."""
     if entry.name.startswith("."):
@@ -96,6 +159,6 @@ def _reason_to_skip(entry: os.DirEntry[str]) -> str | None:
         return None
     if not stat.S_ISREG(mode):
         return "not regular files"
-    if PurePosixPath(entry.name).suffix.lower() not in decode.SUFFIXES:
+    if PurePosixPath(entry.name).suffix.lower() not in suffixes.ALL:
         return "of another kind"
     return None

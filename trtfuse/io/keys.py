@@ -33,3 +33,12 @@ def path_of(key: str) -> str:
 
 def _unescape(match: re.Match[bytes]) -> bytes:
     return bytes.fromhex(match[1].decode()) if match[1] else b"\\"
+
+
+def frame_key(clip: str, index: int) -> str:
+    """The key of a clip's frame: a file is no folder, so nothing else has it.
+
+    >>> frame_key("sub/a.gif", 7)
+    'sub/a.gif/000007'
+    """
+    return f"{clip}/{index:06d}"

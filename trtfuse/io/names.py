@@ -8,38 +8,66 @@ number of threads. Three rules see to it:
 - A name that the second half of the first rule could have made gets one more suffix.
 - A folder named like a file that may be written ("a.png/", "run.json/") gets an underscore.
 
-True of keys that end in a suffix of `decode.SUFFIXES`, which are those that a folder gives.
+True of keys that end in a suffix of `suffixes.ALL`, which are those that a folder gives, and of
+kinds that share no suffix.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from trtfuse.io.decode import SUFFIXES
+from trtfuse.io import suffixes
 from trtfuse.io.keys import path_of
 
 RESULTS = "results.jsonl"
 PART = "results.jsonl.part"
+JOURNAL = "journal.jsonl"
 REPORT = "run.json"
-
-PNG = frozenset({".png"})
-JPEG = frozenset({".jpg", ".jpeg"})
-_ARRAYS = frozenset({".npy", ".npz"})
+SEGMENTS = ".segments"
+"""Folder of parts of videos that are not whole yet."""
 
 # Of one name in a path, in bytes: ext4, XFS, btrfs and tmpfs agree on it.
 _LONGEST = 255
 
 
-def picture_path(key: str) -> str:
-    """Path of the picture that is the item's answer; always PNG, which loses nothing."""
-    return _picture_path(key, kept=PNG)
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of file: the suffixes it may keep, and the one it gets where it has none of them."""
+
+    kept: frozenset[str]
+    added: str
+
+
+PNG = Kind(frozenset({".png"}), ".png")
+JPEG = Kind(frozenset({".jpg", ".jpeg"}), ".jpg")
+WEBP = Kind(frozenset({".webp"}), ".webp")
+GIF = Kind(frozenset({".gif"}), ".gif")
+COPY = Kind(PNG.kept | JPEG.kept, ".png")
+"""An annotated copy: JPEG where the item is called so, else PNG. Not beside PNG or JPEG."""
+
+VIDEO = Kind(frozenset({".m4v", ".mkv", ".mov", ".mp4", ".webm"}), ".mkv")
+"""Containers that hold any stream copied; what comes in another one goes out in Matroska."""
+
+_ANSWERS = PNG.kept | JPEG.kept | WEBP.kept | GIF.kept | VIDEO.kept | {".npy", ".npz"}
+
+
+def picture_path(key: str, kind: Kind) -> str:
+    """Path of the picture of this kind that is the item's answer, or its copy."""
+    *folders, name = path_of(key).split("/")
+    return _join(folders, name if _keeps(name, kind) else _with(name, kind.added))
+
+
+def segment_path(key: str, number: int) -> str:
+    """Path of a part of this video; all of one video's are alone in their folder."""
+    return f"{SEGMENTS}/{hashlib.sha256(key.encode()).hexdigest()[:16]}/{number:06d}.nut"
 
 
 def annotated_path(key: str) -> str:
-    """Path of the item's annotated copy; JPEG where the item is called so, else PNG."""
-    return _picture_path(key, kept=PNG | JPEG)
+    """Path of the item's annotated copy."""
+    return picture_path(key, COPY)
 
 
 def array_path(key: str, suffix: str) -> str:
@@ -48,17 +76,12 @@ def array_path(key: str, suffix: str) -> str:
     return _join(folders, _with(name, suffix))
 
 
-def _picture_path(key: str, *, kept: frozenset[str]) -> str:
-    *folders, name = path_of(key).split("/")
-    return _join(folders, name if _keeps(name, kept) else _with(name, ".png"))
-
-
-def _keeps(name: str, kept: frozenset[str]) -> bool:
-    if _suffix(name) not in kept:
+def _keeps(name: str, kind: Kind) -> bool:
+    if _suffix(name) not in kind.kept:
         return False
-    while _suffix(name) == ".png":
-        name = name[:-4]
-    return _suffix(name) not in SUFFIXES - kept
+    while _suffix(name) == kind.added:
+        name = name[: -len(kind.added)]
+    return _suffix(name) not in suffixes.ALL - kind.kept
 
 
 def _join(folders: list[str], name: str) -> str:
@@ -67,7 +90,7 @@ def _join(folders: list[str], name: str) -> str:
 
 def _folder(name: str) -> str:
     plain = name.rstrip("_")
-    if plain in (RESULTS, PART, REPORT) or _suffix(plain) in PNG | JPEG | _ARRAYS:
+    if plain in (RESULTS, PART, JOURNAL, REPORT) or _suffix(plain) in _ANSWERS:
         return _with(name, "_")
     return name
 

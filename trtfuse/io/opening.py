@@ -5,24 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtfuse.core.errors import UsageError
+from trtfuse.core.options import ReadingOptions, WritingOptions
 from trtfuse.io.annotate import draw
 from trtfuse.io.folder import FolderSource
-from trtfuse.io.sink import FolderSink
+from trtfuse.io.sink import FolderSink, Run
 
 
-def open_source(path: Path) -> FolderSource:
+def open_source(
+    path: Path,
+    reading: ReadingOptions = ReadingOptions(),  # noqa: B008 - frozen
+) -> FolderSource:
     """The pictures at `path`, a folder or one file. Raises UsageError where there are none."""
-    return FolderSource(path)
+    return FolderSource(path, reading)
 
 
-def open_sink(output: Path, *, source: Path, annotate: bool = False) -> FolderSink:
+def open_sink(
+    output: Path,
+    *,
+    source: Path,
+    writing: WritingOptions = WritingOptions(),  # noqa: B008 - frozen
+    run: Run | None = None,
+) -> FolderSink:
     """A sink at `output` for results of `source`; to be entered.
 
     Raises UsageError where one lies in the other: results would be read as pictures the next
     time, or would replace the pictures they were made of.
     """
     _check_apart(source, output)
-    return FolderSink(output, draw if annotate else None)
+    return FolderSink(output, writing, draw if writing.annotate else None, run)
 
 
 def _check_apart(source: Path, output: Path) -> None:

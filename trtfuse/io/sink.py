@@ -2,38 +2,74 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
+import shutil
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
-import cv2
 import numpy as np
 
 from trtfuse.core.errors import ItemError, UsageError
-from trtfuse.core.files import replacing
-from trtfuse.core.flow import Answer, ArrayFile, ArraysFile, Failure, Item, Json, PictureFile
+from trtfuse.core.files import replacing, sha256, sweep
+from trtfuse.core.flow import (
+    Answer,
+    ArrayFile,
+    ArraysFile,
+    Attached,
+    Entry,
+    Failure,
+    Item,
+    Json,
+    Outcome,
+    PictureFile,
+    Source,
+)
+from trtfuse.core.options import WritingOptions
 from trtfuse.core.specs import Array, Arrays
-from trtfuse.io import names
+from trtfuse.io import encode, names
+from trtfuse.io.clips import Clips
+from trtfuse.io.folder import FolderSource
+from trtfuse.io.journal import Identity, Journal, Record, Written
 from trtfuse.io.keys import key_of
-
-T = TypeVar("T")
+from trtfuse.io.resume import Remaining
+from trtfuse.io.room import is_no_room
 
 Annotate = Callable[[Array, Sequence[Mapping[str, Any]]], Array]
 """(pixels, detections as in results.jsonl) -> pixels of a copy."""
 
-# PNG level 1 takes 15 ms for 512 x 512 where level 6 takes 39, for 4 % more bytes. JPEG 95 is
-# where a copy of a photograph cannot be told from it by eye.
-_PNG = (cv2.IMWRITE_PNG_COMPRESSION, 1)
-_JPEG = (cv2.IMWRITE_JPEG_QUALITY, 95)
+_log = logging.getLogger(__name__)
+
+_KINDS = {"png": names.PNG, "jpeg": names.JPEG, "webp": names.WEBP}
 
 
 def failed(key: str, failure: Failure) -> Json:
     """The line of an item that failed."""
     return {"key": key, "error": {"kind": failure.kind, "message": failure.message}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Which run the output folder is of, and whether it begins anew whatever is there."""
+
+    identity: Identity
+    restart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """An item after its turn: what goes into results and journal."""
+
+    outcome: Outcome
+    shown: bool
+    written: Written | None
 
 
 class FolderSink:
@@ -45,29 +81,56 @@ class FolderSink:
     are no longer its own.
 
     With `annotate`, a picture with detections is also kept with these drawn on it, under its own
-    name where it is PNG or JPEG, else as PNG. Entering raises UsageError where `output` cannot be
-    written or holds something else.
+    name where it is PNG or JPEG, else as PNG. The frames of a clip become one file again. Entering
+    raises UsageError where `output` cannot be written or holds something else.
+
+    With `run`, a journal is kept, and `remaining` says what an earlier run has left to do.
     """
 
-    def __init__(self, output: Path, annotate: Annotate | None = None) -> None:
+    def __init__(
+        self,
+        output: Path,
+        writing: WritingOptions = WritingOptions(),  # noqa: B008 - frozen
+        annotate: Annotate | None = None,
+        run: Run | None = None,
+    ) -> None:
         self._output = output
+        self._writing = writing
         self._annotate = annotate
+        self._kind = names.COPY if annotate else _KINDS[writing.format]
         self._results = output / names.RESULTS
         self._part = output / names.PART
+        self._clips = Clips(output, writing, self._kind)
+        self._run = run
+        self._journal: Journal | None = None
         self._lines: TextIO
+        self._open_files = ExitStack()
 
     def __enter__(self) -> FolderSink:
         try:
-            self._output.mkdir(parents=True, exist_ok=True)
-            _check_ours(self._output)
-            # Buffered by line, so that a killed run leaves none of them half. A name in an error
-            # message may hold what UTF-8 does not: as \udcxx it is still JSON.
-            self._lines = self._part.open(
-                "w", buffering=1, encoding="utf-8", errors="backslashreplace", newline="\n"
-            )
+            with ExitStack() as stack:
+                self._open(stack)
+                self._open_files = stack.pop_all()
         except OSError as error:
             raise self._unwritable(error) from error
         return self
+
+    def _open(self, stack: ExitStack) -> None:
+        self._output.mkdir(parents=True, exist_ok=True)
+        _check_ours(self._output)
+        if self._run is not None:
+            self._journal = Journal(self._output, self._run.identity, restart=self._run.restart)
+            stack.callback(self._journal.close)
+            if self._part.exists():  # the last run has not come to its end
+                sweep(self._output)
+        # Buffered by line, so that a killed run leaves none of them half. A name in an error
+        # message may hold what UTF-8 does not: as \udcxx it is still JSON.
+        self._lines = stack.enter_context(
+            self._part.open(
+                "w", buffering=1, encoding="utf-8", errors="backslashreplace", newline="\n"
+            )
+        )
+        stack.callback(self._clips.close)
 
     def __exit__(
         self,
@@ -75,73 +138,148 @@ class FolderSink:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        with self._lines:
+        try:
+            with self._open_files:
+                if kind is None:
+                    shutil.rmtree(self._output / names.SEGMENTS, ignore_errors=True)
+                    os.fsync(self._lines.fileno())
+                    self._part.replace(self._results)
+        except OSError as failed:
             if kind is None:
-                os.fsync(self._lines.fileno())
-                self._part.replace(self._results)
+                raise self._unwritable(failed) from failed
+            _log.warning("%s", self._unwritable(failed))
 
-    def store(self, item: Item, answer: Answer) -> Json:
-        """Write the answer's file, or the annotated copy; return the item's line."""
-        line = {"key": item.key, **answer.fields}
+    def remaining(self, source: FolderSource) -> Source:
+        """`source`, less what the journal says is done. While the context is open."""
+        if self._journal is None:
+            return source
+        return Remaining(source, self._journal, segment=self._writing.segment)
+
+    def store(self, item: Item, attached: Attached, answer: Answer) -> Entry:
+        """Write the answer's file, or the annotated copy; a clip's frames wait for their order.
+
+        Raises ItemError for a file that cannot be written, UsageError where none can.
+        """
+        line: dict[str, Json] = {"key": item.key}
+        if item.frame is not None:
+            line["time"] = item.frame.seconds
+        line |= answer.fields
         detections = answer.fields.get("detections")
-        if answer.file is not None:
-            line["output"] = key_of(self._keep(item.key, answer.file))
-        elif self._annotate is not None and detections is not None:
-            pixels = self._annotate(item.load().pixels, detections)
-            self._write(names.annotated_path(item.key), _write_picture, pixels)
-        return line
+        match answer.file:
+            case PictureFile(pixels=pixels, shows=shows):
+                attached = encode.fitted(attached, pixels.shape[:2], shows)
+                return self._store_picture(item, pixels, attached, line)
+            case ArrayFile(array=array):
+                path = names.array_path(item.key, ".npy")
+                return self._write(line, path, lambda part: _write_array(part, array))
+            case ArraysFile(arrays=arrays):
+                path = names.array_path(item.key, ".npz")
+                return self._write(line, path, lambda part: _write_arrays(part, arrays))
+            case None if self._annotate is not None and detections is not None:
+                pixels = self._annotate(item.load().pixels, detections)
+                entry = self._store_picture(item, pixels, Attached(profile=attached.profile), line)
+                return Entry(line=line, rest=entry.rest)
+        return Entry(line=line)
 
-    def commit(self, line: Json) -> None:
+    def commit(self, outcome: Outcome) -> Outcome:
         """Add the next line. Raises UsageError where it cannot be written."""
         try:
+            self._check_still_there()
+            done = self._done(outcome)
             self._results.unlink(missing_ok=True)
-            self._lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+            self._lines.write(json.dumps(_line(done.outcome), ensure_ascii=False) + "\n")
+            if self._journal is not None and outcome.item.known is None:
+                self._journal.add(_record(done))
+            if outcome.item.frame is not None and done.written is not None:
+                self._clips.sweep(outcome.item.frame.clip)
         except OSError as error:
             raise self._unwritable(error) from error
+        return done.outcome
 
-    def _keep(self, key: str, file: PictureFile | ArrayFile | ArraysFile) -> str:
-        """Write `file`; its path below the output."""
-        match file:
-            case PictureFile(pixels=pixels):
-                return self._write(names.picture_path(key), _write_picture, pixels)
-            case ArrayFile(array=array):
-                return self._write(names.array_path(key, ".npy"), _write_array, array)
-            case ArraysFile(arrays=arrays):
-                return self._write(names.array_path(key, ".npz"), _write_arrays, arrays)
+    def _done(self, outcome: Outcome) -> _Done:
+        place = outcome.item.frame
+        written = None
+        if isinstance(outcome.entry, Entry) and isinstance(outcome.entry.rest, Written):
+            written = outcome.entry.rest
+        if place is None:
+            return _Done(outcome, shown=False, written=written)
+        in_clip = self._clips.commit(outcome, place)
+        if in_clip.written is not None:
+            path = self._output / in_clip.written
+            written = _written(in_clip.written, path)
+        return _Done(in_clip.outcome, shown=in_clip.shown, written=written)
 
-    def _write(self, path: str, write: Callable[[Path, T], None], content: T) -> str:
+    def _check_still_there(self) -> None:
+        """Raise OSError where the folder has been removed, or replaced: lines would go nowhere."""
+        if not os.path.samestat(self._part.stat(), os.fstat(self._lines.fileno())):
+            raise FileNotFoundError(errno.ENOENT, "it was replaced under way")
+
+    def _store_picture(self, item: Item, pixels: Array, attached: Attached, line: Json) -> Entry:
+        if item.frame is not None:
+            line = line | {"output": key_of(self._clips.path_of(item.frame.clip))}
+            return Entry(line=line, rest=self._clips.ready(item.frame.clip, pixels, attached))
+        path = names.picture_path(item.key, self._kind)
+        png = path.lower().endswith(".png")
+        writing = self._writing if self._annotate is None else _copy(self._writing, png=png)
+        data = encode.picture(pixels, attached, writing)
+        return self._write(line, path, lambda part: part.write_bytes(data))
+
+    def _write(self, line: Json, path: str, write: Callable[[Path], object]) -> Entry:
         try:
             with replacing(self._output / path) as part:
-                write(part, content)
+                write(part)
+                written = _written(path, part)
         except OSError as error:
+            if is_no_room(error):
+                raise self._unwritable(error) from error
             raise ItemError(f"{key_of(path)} cannot be written: {error.strerror}.") from error
-        return path
+        return Entry(line=line | {"output": written.path}, rest=written)
 
     def _unwritable(self, error: OSError) -> UsageError:
         return UsageError(
             f"--output {self._output}: cannot be written ({error.strerror}). "
-            "Choose another folder, or make room and rights for it."
+            "Choose another folder, or make room and rights for it: the same command then goes on."
         )
+
+
+def _written(path: str, file: Path) -> Written:
+    """What the journal says of `file`, which is or will be at `path` below the output."""
+    return Written(path=key_of(path), bytes=file.stat().st_size, sha256=sha256(file))
+
+
+def _record(done: _Done) -> Record:
+    item = done.outcome.item
+    return Record(
+        seq=item.seq,
+        key=item.key,
+        stamp=item.stamp,
+        line=_line(done.outcome),
+        last=item.frame is None or item.frame.last,
+        shown=done.shown,
+        written=done.written,
+        worker=done.outcome.worker,
+    )
+
+
+def _line(outcome: Outcome) -> Json:
+    if isinstance(outcome.entry, Failure):
+        return failed(outcome.item.key, outcome.entry)
+    return outcome.entry.line
+
+
+def _copy(writing: WritingOptions, *, png: bool) -> WritingOptions:
+    """How an annotated copy is written, whose format is its name's."""
+    return replace(writing, format="png" if png else "jpeg", depth=8)
 
 
 def _check_ours(output: Path) -> None:
     """Raise UsageError for a folder with something in it that no run of trtfuse has left."""
     found = {entry.name for entry in output.iterdir() if not entry.name.startswith(".")}
-    if found and not found & {names.RESULTS, names.PART}:
+    if found and not found & {names.RESULTS, names.PART, names.JOURNAL}:
         raise UsageError(
             f"--output {output}: holds {len(found)} entries ({min(found)!r}, ...) and no "
             f"{names.RESULTS}, so they are not results. Choose another folder, or empty it."
         )
-
-
-def _write_picture(part: Path, pixels: Array) -> None:
-    bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
-    png = part.suffix.lower() in names.PNG
-    encoded, data = cv2.imencode(".png" if png else ".jpg", bgr, _PNG if png else _JPEG)
-    if not encoded:
-        height, width = pixels.shape[:2]
-        raise ItemError(f"{width} x {height} pixels are more than {part.suffix} can hold.")
-    part.write_bytes(data.data)
 
 
 def _write_array(part: Path, array: Array) -> None:

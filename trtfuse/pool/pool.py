@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isinf
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from queue import SimpleQueue
@@ -50,12 +51,20 @@ class Pool:
     cannot go on, `results` holds the exception that says why. The pool never puts None there:
     whoever reads `results` in a thread may, to end it.
 
+    A worker that has work and answers nothing for `batch_s` is killed, and dies as any other.
+
     Enter it to start the workers: raises StartFailed unless every one is ready within `start_s`.
     Leave it, in any way, and no child of it is left.
     """
 
     def __init__(
-        self, seats: Sequence[Seat], ring: Ring, *, restarts: int = 16, start_s: float = 300.0
+        self,
+        seats: Sequence[Seat],
+        ring: Ring,
+        *,
+        restarts: int = 16,
+        start_s: float = 300.0,
+        batch_s: float = 300.0,
     ) -> None:
         self.results: SimpleQueue[Result | BaseException | None] = SimpleQueue()
         self.records = [WorkerRecord(seat.device) for seat in seats]
@@ -70,11 +79,15 @@ class Pool:
         ]
         self._restarts = restarts
         self._start_s = start_s
+        self._batch_s = batch_s
+        self._hung: set[int] = set()
         self._children: dict[int, spawn.Child] = {}
         self._inbox: SimpleQueue[Task] = SimpleQueue()
         self._wake = os.eventfd(0)
         self._closing = False
-        self._state = state.PoolState(starting=set(range(len(seats))), restarts=restarts)
+        self._state = state.PoolState(
+            starting=set(range(len(seats))), restarts=restarts, limit_s=batch_s
+        )
         self._dispatcher = threading.Thread(target=self._dispatch, name="dispatcher", daemon=True)
 
     def __enter__(self) -> Pool:
@@ -137,13 +150,19 @@ class Pool:
         try:
             while not self._closing:
                 workers = {child.pipe: worker for worker, child in self._children.items()}
-                for readable in wait([self._wake, *workers]):
+                for readable in wait([self._wake, *workers], self._patience()):
                     if isinstance(readable, Connection):
                         self._hear(workers[readable])
                     else:
                         self._take_in()
+                self._carry_out(state.Tick())
         except BaseException as error:  # noqa: BLE001 - a thread's end: whoever waits must know
             self.results.put(error)
+
+    def _patience(self) -> float | None:
+        """How long nothing needs to happen before somebody hangs; None: nobody can."""
+        deadline = self._state.deadline
+        return None if isinf(deadline) else max(0.0, deadline - time.monotonic())
 
     def _take_in(self) -> None:
         os.eventfd_read(self._wake)
@@ -180,6 +199,9 @@ class Pool:
         child = self._children.pop(worker)
         child.process.join(1.0)
         end = f"{child.name} {spawn.describe_exit(child.process.exitcode)}"
+        if worker in self._hung:
+            self._hung.remove(worker)
+            end = f"{child.name} gave no answer for {self._batch_s:g} s and was ended"
         child.end(grace_s=0.0)
         self.records[worker].deaths.append(end)
         return end
@@ -191,10 +213,13 @@ class Pool:
             record.compute_ns.append(outcome.compute_ns)
 
     def _carry_out(self, event: state.Event) -> None:
-        for action in self._state.handle(event):
+        for action in self._state.handle(event, time.monotonic()):
             match action:
                 case state.Start(worker):
                     self._start(worker)
+                case state.Kill(worker):
+                    self._hung.add(worker)
+                    self._children[worker].process.kill()
                 case state.Send(worker, task):
                     self._send(worker, task)
                 case state.Deliver(result):

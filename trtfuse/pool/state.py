@@ -5,6 +5,9 @@ are one queue. When a worker dies, the tasks it may have been computing (the old
 blamed, the others merely go back. A task blamed `DEATHS` times is split into single items, and a
 single item blamed `DEATHS` times more is answered as a failure: so one bad item costs itself and
 four workers, and never its neighbours. An error (not a death) splits at once.
+
+A worker that has tasks and answers none of them for `limit_s` hangs: it is to be killed, and the
+rest is its death's. Time comes in with the events; where nobody says it, it stands still.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from trtfuse.core.flow import Failure, Result, Task, Timing
 
@@ -55,6 +59,11 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """Start this worker again."""
 
@@ -70,14 +79,21 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Kill:
+    """End this worker, which hangs. Its death will be told as any other."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class Deliver:
     """Give this result to whoever waits for it."""
 
     result: Result
 
 
-Event = Submitted | Ready | Answered | Died
-Action = Start | Send | Deliver
+Event = Submitted | Ready | Answered | Died | Tick
+Action = Start | Send | Kill | Deliver
 
 
 @dataclass
@@ -86,10 +102,16 @@ class Flight:
 
     lanes: int
     tasks: list[Task] = field(default_factory=list)
+    since: float = 0.0
+    """When it was last heard, or was given something to be heard of."""
+    ended: bool = False
+    """It is to be killed, and its death has not been told yet."""
 
     @property
     def credit(self) -> int:
         """Tasks it may still be given: one more than it computes, so that it never waits for us."""
+        if self.ended:
+            return 0
         return self.lanes + 1 - len(self.tasks)
 
 
@@ -102,11 +124,20 @@ class PoolState:
 
     starting: set[int]
     restarts: int
+    limit_s: float = inf
     waiting: deque[Task] = field(default_factory=deque)
     flying: dict[int, Flight] = field(default_factory=dict)
 
-    def handle(self, event: Event) -> list[Action]:
-        """What to do, in this order, now that `event` has happened."""
+    @property
+    def deadline(self) -> float:
+        """When a Tick is needed next, if nothing else happens; infinity: never."""
+        busy = (
+            flight.since for flight in self.flying.values() if flight.tasks and not flight.ended
+        )
+        return min(busy, default=inf) + self.limit_s
+
+    def handle(self, event: Event, now: float = 0.0) -> list[Action]:
+        """What to do, in this order, now that `event` has happened. `now` in seconds, rising."""
         actions: list[Action] = []
         match event:
             case Submitted(task):
@@ -116,10 +147,13 @@ class PoolState:
                 self.flying[worker] = Flight(lanes)
             case Answered(worker, task, outcome):
                 self.flying[worker].tasks.remove(task)
+                self.flying[worker].since = now
                 actions += self._settle(worker, task, outcome)
             case Died(worker, why):
                 actions += self._bury(worker, why)
-        actions += self._fill()
+            case Tick():
+                actions += self._end_hung(now)
+        actions += self._fill(now)
         return actions
 
     def _settle(self, worker: int, task: Task, outcome: Timing | Failure) -> Iterator[Action]:
@@ -148,14 +182,23 @@ class PoolState:
             self.starting.add(worker)
             yield Start(worker)
 
-    def _fill(self) -> Iterator[Action]:
+    def _end_hung(self, now: float) -> Iterator[Action]:
+        for worker, flight in self.flying.items():
+            if flight.tasks and not flight.ended and now >= flight.since + self.limit_s:
+                flight.ended = True
+                yield Kill(worker)
+
+    def _fill(self, now: float) -> Iterator[Action]:
         if not self.flying and not self.starting:
             lost = Failure(kind=LOST, message="no worker is left, and no restart")
             while self.waiting:
                 yield _give_up(self.waiting.popleft(), NOBODY, lost)
         while self.waiting and (worker := self._freest()) is not None:
             task = self.waiting.popleft()
-            self.flying[worker].tasks.append(task)
+            flight = self.flying[worker]
+            if not flight.tasks:
+                flight.since = now
+            flight.tasks.append(task)
             yield Send(worker, task)
 
     def _freest(self) -> int | None:

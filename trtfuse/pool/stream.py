@@ -7,8 +7,9 @@ it; where the input's size changes from one item to the next, it goes on in anot
 decodes a result's outputs, has the sink store the answer, and frees the slot. An item that cannot
 be read is never sent, one whose answer cannot be stored is a failure too; the rest goes on.
 
-Bounded: the slots hold what is under way, and no item is taken more than `window` ahead of the
-oldest one that is not out. Whoever waits, waits for a slot, for the window, or for a message.
+Bounded: the slots hold what is under way, and the window bounds, in items and in bytes, what has
+been taken and is not out, so a slow sink stops the feeders. Whoever waits, waits for a slot, for
+the window, or for a message.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from types import TracebackType
 
 from trtfuse.core.errors import ItemError
 from trtfuse.core.flow import (
+    Attached,
     Codec,
+    Entry,
     Failure,
     Geometry,
     Item,
-    Json,
+    Outcome,
     Picture,
     Result,
     Sink,
@@ -37,6 +40,7 @@ from trtfuse.pool.order import Order
 from trtfuse.pool.pool import Pool
 from trtfuse.pool.slots import Ring
 from trtfuse.pool.spawn import failure
+from trtfuse.pool.window import Window
 
 # One picture too large for the memory is its own fault, not the night's.
 _ITEM_FAULTS = (ItemError, MemoryError)
@@ -51,11 +55,12 @@ class Threads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of one item: its line for the sink, or why there is none."""
+class _Placed:
+    """An item whose input lies in a slot, and what its answer will be told of its picture."""
 
     item: Item
-    line: Json | Failure
+    attached: Attached
+    geometry: Geometry
 
 
 @dataclass(slots=True)
@@ -64,7 +69,7 @@ class _Batch:
 
     slot: int
     shape: tuple[int, ...]
-    items: list[tuple[Item, Geometry]] = field(default_factory=list)
+    items: list[_Placed] = field(default_factory=list)
     left: int = 0
 
 
@@ -75,7 +80,8 @@ class _Fed:
 class Stream:
     """One run of `source` through an entered `pool` into `sink`. A context, used once.
 
-    Leaving it ends its threads; an item that is just being decoded or written is waited for.
+    Leaving it ends its threads; an item that is just being decoded or written is waited for. Items
+    that hold memory (frames of a clip) may together hold as much as the ring.
     """
 
     def __init__(self, source: Source, codec: Codec, sink: Sink, pool: Pool, ring: Ring) -> None:
@@ -84,7 +90,6 @@ class Stream:
         self._sink = sink
         self._pool = pool
         self._ring = ring
-        self._stopped = False
         self._threads: list[threading.Thread] = []
         self._feeding = 0
         self._taken = 0
@@ -98,9 +103,10 @@ class Stream:
         for slot in range(ring.layout.slots):
             self._free.put(slot)
         # Four rings' worth: room for one slow batch to be overtaken by all the others, and yet a
-        # bound on what waits for it. More than one batch is needed, or a feeder could wait for
-        # itself.
-        self._window = threading.Semaphore(4 * ring.layout.slots * ring.layout.batch)
+        # bound on what waits for it.
+        self._window = Window(
+            items=4 * ring.layout.slots * ring.layout.batch, nbytes=ring.layout.total_bytes
+        )
         self._outbox: SimpleQueue[Outcome | _Fed | BaseException] = SimpleQueue()
 
     def run(self, threads: Threads) -> Iterator[Outcome]:
@@ -119,8 +125,8 @@ class Stream:
                     self._feeding -= 1
                 case Outcome() as outcome:
                     for ready in order.push(outcome.item.seq, outcome):
-                        self._window.release()
                         yield ready
+                        self._window.settle(ready.item.held_bytes)
 
     def __enter__(self) -> Stream:
         return self
@@ -131,9 +137,8 @@ class Stream:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        self._stopped = True
+        self._window.close()
         for _ in self._threads:
-            self._window.release()
             self._free.put(None)
             self._pool.results.put(None)
         for thread in self._threads:
@@ -163,12 +168,11 @@ class Stream:
         """The next items, a batch of them at most; none at the end, or when stopped."""
         chunk: list[Item] = []
         with self._taking:
-            while len(chunk) < self._ring.layout.batch:
-                self._window.acquire()
-                item = None if self._stopped else next(self._items, None)
+            while len(chunk) < self._ring.layout.batch and self._window.wait(mine=len(chunk)):
+                item = next(self._items, None)
                 if item is None:
-                    self._window.release()
                     break
+                self._window.take(item.held_bytes)
                 chunk.append(item)
             self._taken += len(chunk)
         return chunk
@@ -176,10 +180,13 @@ class Stream:
     def _encode(self, chunk: list[Item]) -> None:
         batch: _Batch | None = None
         for item in chunk:
+            if item.known is not None:
+                self._outbox.put(Outcome(item=item, entry=item.known.entry))
+                continue
             try:
                 picture, geometry, shape = self._load(item)
             except _ITEM_FAULTS as error:
-                self._outbox.put(Outcome(item=item, line=failure(error)))
+                self._outbox.put(Outcome(item=item, entry=failure(error)))
                 continue
             if batch is not None and batch.shape != shape:
                 self._submit(batch)
@@ -190,7 +197,7 @@ class Stream:
                 return
             place = self._ring.inputs(batch.slot, len(batch.items), 1)
             self._codec.encode(picture, geometry, next(iter(place.values()))[0])
-            batch.items.append((item, geometry))
+            batch.items.append(_Placed(item=item, attached=picture.attached, geometry=geometry))
         if batch is not None:
             self._submit(batch)
 
@@ -234,11 +241,13 @@ class Stream:
         task = result.task
         batch = self._batches[task.seq]
         outputs = self._ring.outputs(task.slot, task.start, task.count)
-        for n, (item, geometry) in enumerate(batch.items[task.start : task.start + task.count]):
-            line = result.outcome
-            if not isinstance(line, Failure):
-                line = self._store(item, geometry, {name: out[n] for name, out in outputs.items()})
-            self._outbox.put(Outcome(item=item, line=line))
+        for n, placed in enumerate(batch.items[task.start : task.start + task.count]):
+            entry: Entry | Failure
+            if isinstance(result.outcome, Failure):
+                entry = result.outcome
+            else:
+                entry = self._store(placed, {name: out[n] for name, out in outputs.items()})
+            self._outbox.put(Outcome(item=placed.item, entry=entry, worker=result.worker))
         with self._settling:
             batch.left -= task.count
             if batch.left:
@@ -246,8 +255,9 @@ class Stream:
             del self._batches[task.seq]
         self._free.put(batch.slot)
 
-    def _store(self, item: Item, geometry: Geometry, outputs: Arrays) -> Json | Failure:
+    def _store(self, placed: _Placed, outputs: Arrays) -> Entry | Failure:
         try:
-            return self._sink.store(item, self._codec.decode(outputs, geometry))
+            answer = self._codec.decode(outputs, placed.geometry)
+            return self._sink.store(placed.item, placed.attached, answer)
         except _ITEM_FAULTS as error:
             return failure(error)

@@ -1,4 +1,8 @@
-"""The worker's side of the pipe: open the runner, say so, answer tasks until the pipe ends."""
+"""The worker's side of the pipe: open the runner, say so, answer tasks until the pipe ends.
+
+A task's error is its answer, but a device that is lost is the worker's death: a worker that can
+only fail would answer faster than all others, and fail everything.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+from trtfuse.core.errors import DeviceLost
 from trtfuse.core.flow import Failure, OpenRunner, Pending, Runner, Task, Timing
 from trtfuse.pool.messages import Answered, Ready, Refused
 from trtfuse.pool.slots import Layout, Ring, attached
@@ -55,6 +60,8 @@ def _launch(ring: Ring, runner: Runner, task: Task) -> Pending | Failure:
     try:
         inputs = ring.inputs(task.slot, task.start, task.count)
         return runner.launch(inputs, ring.claim(task.slot, task.start))
+    except DeviceLost:
+        raise
     except Exception as error:  # noqa: BLE001 - the worker's border: it crosses as data
         return failure(error)
 
@@ -64,5 +71,7 @@ def _result(pending: Pending | Failure) -> Timing | Failure:
         return pending
     try:
         return pending.result()
+    except DeviceLost:
+        raise
     except Exception as error:  # noqa: BLE001 - the worker's border: it crosses as data
         return failure(error)

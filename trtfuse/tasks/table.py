@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from trtfuse.core.card import Card, InputCard
+from trtfuse.core.card import Card, ImageTask, InputCard
 from trtfuse.core.flow import Answer, Codec, Geometry, Picture
 from trtfuse.core.specs import Array, Arrays
 from trtfuse.tasks import classify, detect, embed, image, tensor
@@ -37,12 +37,17 @@ class CardCodec:
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
         """Shape of the input tensor of one such picture, without the batch axis."""
+        size = geometry.picture if self.input.resized_by == "graph" else geometry.input
         if self.input.layout == "NHWC":
-            return (*geometry.input, self.input.channels)
-        return (self.input.channels, *geometry.input)
+            return (*size, self.input.channels)
+        return (self.input.channels, *size)
 
     def encode(self, picture: Picture, geometry: Geometry, into: Array) -> None:
         """Write the input tensor of one picture, without the batch axis."""
+        if self.input.resized_by == "graph":
+            # The picture goes in as it is; where it lies is for what comes out.
+            size = geometry.picture
+            geometry = replace(geometry, input=size, scale_x=1, scale_y=1, left=0, top=0)
         encode(self.input, picture, geometry, into)
 
     def decode(self, outputs: Arrays, geometry: Geometry) -> Answer:
@@ -50,6 +55,8 @@ class CardCodec:
         return self.read(outputs, geometry)
 
 
-def codec(card: Card) -> Codec:
-    """What `card` means. Raises CardError where its task lacks something."""
+def codec(card: Card, *, depth: int = 8) -> Codec:
+    """What `card` means; `depth` is in bits. Raises CardError where its task lacks something."""
+    if isinstance(card.task, ImageTask):
+        return CardCodec(card.input, image.reader(card.task, depth=depth))
     return CardCodec(card.input, TASKS[card.task.name](card.task))
