@@ -47,8 +47,13 @@ class InputCard:
     """Grey value (0 to 255) of what letterbox and padding add."""
     multiple: int = 1
     """With "dynamic": height and width are brought up to a multiple of this."""
+    resized_by: Literal["host", "graph"] = "host"
+    """graph: the tensor takes pictures of any size, and the graph does what `size` and `resize`
+    say."""
 
     def __post_init__(self) -> None:
+        if self.resized_by == "graph" and (self.size == "dynamic" or self.resize != "stretch"):
+            raise ValueError("a graph resizes by 'stretch' to a fixed size")
         if self.size == "dynamic" and self.resize not in ("none", "stretch"):
             raise ValueError(f"resize {self.resize!r} needs a fixed size, not 'dynamic'")
         if self.size != "dynamic" and (min(self.size) < 1 or self.multiple != 1):
@@ -78,6 +83,9 @@ class ImageTask:
     layout: Layout
     colour: Colour
     range: tuple[float, float]
+    invalid: str | None = None
+    """An output with one number an item: how many of its values were NaN or infinite before they
+    became bytes, which cannot show that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +154,8 @@ class Card:
                 return tuple(outputs.values())
             case TensorTask(outputs=names):
                 return names
+            case ImageTask(output=name, invalid=str(invalid)):
+                return (name, invalid)
             case ImageTask(output=name) | ClassifyTask(output=name) | EmbedTask(output=name):
                 return (name,)
 

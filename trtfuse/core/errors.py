@@ -10,8 +10,10 @@
     │   ├── ExportFailed (RuntimeError)    the graph could not be proven; no file was written
     │   ├── EngineNotFound (LookupError)   names the build command
     │   ├── EngineMismatch                 what the manifest says, what was found
-    │   └── BuildFailed (RuntimeError)     the builder's own last words, or the gate's numbers
+    │   ├── BuildFailed (RuntimeError)     the builder's own last words, or the gate's numbers
+    │   └── CalibrationError               inputs or ranges that INT8 may not rest on
     ├── DeviceError (RuntimeError)         the call, the device, the status; exit 4
+    │   └── DeviceLost                     nothing runs on it any more in this process
     └── PoolError (RuntimeError)           exit 4
         ├── StartFailed                    worker, device, the child's traceback
         ├── ChildDied                      name, exit code or signal, how long it may take
@@ -87,10 +89,18 @@ class BuildFailed(EngineError, RuntimeError):
     """The builder gave up, or a gate refused the engine."""
 
 
+class CalibrationError(EngineError):
+    """Inputs that teach nothing, or ranges of another model, card, recipe or method."""
+
+
 class DeviceError(TrtfuseError, RuntimeError):
     """A device call failed: the call, the device and the status by name."""
 
     exit_code = 4
+
+
+class DeviceLost(DeviceError):
+    """The device no longer answers this process: the process has to end and be started again."""
 
 
 class PoolError(TrtfuseError, RuntimeError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,10 @@ class Precision(Enum):
     """In what numbers the engine computes."""
 
     FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    INT8 = "int8"
+    """Where a layer has INT8 kernels; elsewhere FP16 on GPUs, FP32 on CPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,29 @@ class DeviceSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrtSettings:
+    """How TensorRT is asked to build; beside the graph, its profile and its device."""
+
+    workspace_bytes: int | None = None
+    """Most device memory that a layer may take while it computes; None: all there is."""
+    optimization_level: int = 3
+    """0 to 5: how long the builder searches. 3 is TensorRT's own default."""
+    hardware: Literal["exact", "same-capability", "ampere+"] = "exact"
+    """On which other GPUs the engine may run: none, any of one compute capability, Ampere and
+    later."""
+    version_compatible: bool = False
+    """Whether later releases of TensorRT may load it."""
+    compute_capabilities: tuple[str, ...] = ()
+    """For TensorRT-RTX, as "8.9": the GPUs the engine is for; empty: all that RTX runs on."""
+
+    def __post_init__(self) -> None:
+        if self.workspace_bytes is not None and self.workspace_bytes < 1:
+            raise ValueError(f"workspace needs bytes above 0, got {self.workspace_bytes}")
+        if not 0 <= self.optimization_level <= 5:
+            raise ValueError(f"optimization level needs 0 to 5, got {self.optimization_level}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
     """Everything that changes the engine's bytes; its fingerprint names the engine's folder."""
 
@@ -100,8 +127,16 @@ class BuildRequest:
     device_name: str
     device_features: str
     runtime: str
-    """"onnxruntime" or "tensorrt"."""
+    """"onnxruntime", "tensorrt" or "tensorrt_rtx"."""
     runtime_version: str
+    settings: TrtSettings | None = None
+    """None for runtimes that take none."""
+    rest: Precision = Precision.FP32
+    """With INT8: what the layers without it compute in, as the graph says it."""
+    keep: tuple[str, ...] = ()
+    """Layers that do not take part in `precision`."""
+    ranges: str = ""
+    """Fingerprint of the activation ranges; empty where none are needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +147,25 @@ class GateResult:
     value: float
     limit: float
     conditions: str
+    least: bool = False
+    """Whether `limit` is the least that passes, and not the most."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the number is on the right side; NaN is on none."""
+        return self.value >= self.limit if self.least else self.value <= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLayer:
+    """A layer that was found to be sensitive to INT8, and what keeping it out gained."""
+
+    layer: str
+    alone: float
+    """How near the worst check came to its limit with this layer alone in INT8; 1 is at it."""
+    left: float | None
+    """The same with it and all before it kept out; None: not tried."""
+    kept: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +190,14 @@ class EngineManifest:
     gates: tuple[GateResult, ...]
     build_s: float
     trtfuse: str
+    batch_ms: float = 0.0
+    """Median time of the profile's opt batch on the device it was gated on, copies included."""
+    notes: tuple[str, ...] = ()
+    """What did not take part in the precision, and why."""
+    sensitivity: tuple[KeptLayer, ...] = ()
+    """The layers that a search for `keep` ranked, worst first."""
+    choice: tuple[str, ...] = ()
+    """What `--precision best` tried, and what came of each; empty where it was not asked."""
 
     @property
     def profile(self) -> dict[str, ShapeRange]:

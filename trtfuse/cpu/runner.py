@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from trtfuse.core.errors import DeviceError, ShapeMismatch
+from trtfuse.core.errors import DeviceError
 from trtfuse.core.flow import Claim, Pending, Timing
-from trtfuse.core.specs import Array, Arrays, EngineManifest, ShapeRange, TensorSpec
+from trtfuse.core.inputs import check
+from trtfuse.core.specs import Array, Arrays, EngineManifest, TensorSpec
 from trtfuse.cpu import session
 
 
@@ -59,7 +59,7 @@ class OrtRunner:
 
         Raises ShapeMismatch as the protocol says, DeviceError with ONNX Runtime's message.
         """
-        _check(inputs, self._manifest)
+        check(inputs, self._manifest)
         started = time.perf_counter_ns()
         with session.translating(DeviceError, f"{self._manifest.model}: ONNX Runtime failed"):
             arrays = self._session.run(self._names, inputs)
@@ -86,49 +86,6 @@ class OpenOrt:
             loaded = session.load(self.engine, session.serving(self.threads))
             loaded.run(None, _smallest(self.manifest))
         yield OrtRunner(loaded, self.manifest)
-
-
-def _check(inputs: Arrays, manifest: EngineManifest) -> None:
-    """Raise ShapeMismatch unless the engine takes `inputs`.
-
-    A batch may hold fewer items than the profile's minimum: ONNX Runtime has no lower limit.
-    """
-    for tensor in manifest.inputs:
-        if tensor.name not in inputs:
-            raise ShapeMismatch(
-                f"input {tensor.name!r}: is missing, got {', '.join(map(repr, inputs))}."
-            )
-        array, accepted = inputs[tensor.name], manifest.profile[tensor.name]
-        if array.dtype != tensor.dtype or not _fits(array.shape, accepted):
-            raise ShapeMismatch(
-                f"input {tensor.name!r}: got {array.dtype} {_text(array.shape, array.shape)}, "
-                f"needs {tensor.dtype} {_text((1, *accepted.min[1:]), accepted.max)}."
-                f"{_way_out(array.shape, accepted, manifest.source)}"
-            )
-    counts = {name: len(inputs[name]) for name in manifest.profile}
-    if len(set(counts.values())) > 1:
-        raise ShapeMismatch(f"inputs need one batch size, got {counts}.")
-
-
-def _fits(shape: tuple[int, ...], accepted: ShapeRange) -> bool:
-    return (
-        bool(shape)
-        and shape[0] > 0
-        and accepted.holds((max(shape[0], accepted.min[0]), *shape[1:]))
-    )
-
-
-def _text(low: tuple[int, ...], high: tuple[int, ...]) -> str:
-    axes = (str(a) if a == b else f"{a} to {b}" for a, b in zip(low, high, strict=True))
-    return f"({', '.join(axes)})"
-
-
-def _way_out(shape: tuple[int, ...], accepted: ShapeRange, source: Path) -> str:
-    """The command that makes an engine for `shape`, where a batch range alone is missing."""
-    if not _fits((1, *shape[1:]), accepted) or shape[0] <= accepted.max[0]:
-        return ""
-    batch = f"{accepted.min[0]}:{accepted.opt[0]}:{shape[0]}"
-    return f" Rebuild for it with: trtfuse build {shlex.quote(str(source))} --batch {batch}"
 
 
 def _smallest(manifest: EngineManifest) -> dict[str, Array]:

@@ -1,0 +1,55 @@
+"""The picture of `vs_pytorch.py`: bars, as SVG, with nothing installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+_WIDE, _BAR, _GAP, _LABEL, _HEAD = 460, 16, 4, 170, 34
+_COLOURS = {"PyTorch": "#9aa5b1", "TrtRunner": "#c9a227", "trtfuse": "#2f7d4f", "device": "#8fc7a3"}
+
+
+def bars(
+    middle: Mapping[tuple[str, int, str], float],
+    nets: Sequence[str],
+    batches: Sequence[int],
+    paths: Sequence[str],
+) -> str:
+    """One panel a net and batch; bars to the scale of the panel, items/s beside them."""
+    high = _HEAD + len(paths) * (_BAR + _GAP) + 12
+    parts = [
+        _panel(middle, net, batch, paths, column * _WIDE, row * high)
+        for row, net in enumerate(nets)
+        for column, batch in enumerate(batches)
+    ]
+    width, height = len(batches) * _WIDE, len(nets) * high
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" font-family="sans-serif" font-size="12">\n'
+        f'<rect width="{width}" height="{height}" fill="white"/>\n{"".join(parts)}</svg>\n'
+    )
+
+
+def _panel(
+    middle: Mapping[tuple[str, int, str], float],
+    net: str,
+    batch: int,
+    paths: Sequence[str],
+    left: int,
+    top: int,
+) -> str:
+    values = [middle.get((net, batch, path), 0.0) for path in paths]
+    largest = max(values) or 1.0
+    lines = [
+        f'<text x="{left + 8}" y="{top + 20}" font-weight="bold">'
+        f"{net}, batch {batch} (items/s)</text>\n"
+    ]
+    for place, (path, value) in enumerate(zip(paths, values, strict=True)):
+        y = top + _HEAD + place * (_BAR + _GAP)
+        length = round((_WIDE - _LABEL - 80) * value / largest)
+        colour = _COLOURS[path.split(" ")[0].split(".")[0]]
+        lines.append(
+            f'<text x="{left + _LABEL - 6}" y="{y + 12}" text-anchor="end">{path}</text>'
+            f'<rect x="{left + _LABEL}" y="{y}" width="{length}" height="{_BAR}" fill="{colour}"/>'
+            f'<text x="{left + _LABEL + length + 5}" y="{y + 12}">{value:,.0f}</text>\n'
+        )
+    return "".join(lines)

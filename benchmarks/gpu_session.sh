@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# One session on a GPU machine: benchmarks/gpu_session.sh STEP...
+#
+#   look      what there is: do this first
+#   tests     the tests marked gpu
+#   graphs    ONNX files (PyTorch, CPU)
+#   torch     rates of PyTorch
+#   engines   builds, about a minute each
+#   rates     rates of TensorRT, answers compared
+#   instances workers against lanes
+#   recovery  a killed worker
+#   table     the result files
+#
+# "a+b" runs two steps at the same time: tests+graphs, say, where one computes on the CPU alone.
+#
+# PYTHON runs TensorRT (default: python), TORCH runs PyTorch (default: python3), WORK keeps what one
+# step makes for the next. Logs and results lie in WORK/out and, if OUT is set, packed in
+# OUT/out.tgz. Every step has its own time limit and writes as it goes; one that fails does not stop
+# the next.
+set -u
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-python} TORCH=${TORCH:-python3} WORK=${WORK:-/tmp/trtfuse-bench}
+LOGS=$WORK/out
+mkdir -p "$LOGS"
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+
+# The settings of pyproject.toml, without what asks for plugins that need not be there.
+cat > "$WORK/pytest.ini" <<'INI'
+[pytest]
+addopts = --strict-markers -ra -p no:cacheprovider
+filterwarnings =
+    error
+    ignore:Use del obj instead:DeprecationWarning
+faulthandler_timeout = 60
+markers =
+    gpu: needs TensorRT and a device
+    slow: minutes; not part of the default run
+INI
+
+limited() { # seconds, log, command...
+  local limit=$1 log=$LOGS/$2.log begun=$SECONDS; shift 2
+  timeout --kill-after=10 "$limit" "$@" > "$log" 2>&1
+  local code=$?
+  echo "== $(basename "$log" .log): exit $code, $((SECONDS - begun)) s"
+  tail -n 40 "$log"
+}
+
+bench() { limited "$1" "$2" "$3" benchmarks/vs_pytorch.py "$2" "$WORK" --results "$LOGS"; }
+
+run() {
+  case $1 in
+    look) limited 60 look "$PYTHON" -c 'from trtfuse.gpu import devices, tensorrt
+print(devices.scan(), tensorrt.installed("tensorrt"))' ;;
+    tests) limited 400 tests "$PYTHON" -m pytest -c "$WORK/pytest.ini" --rootdir . -m gpu \
+             tests/gpu/test_on_gpu.py -v --durations=10 ;;
+    graphs) bench 300 graphs "$TORCH" ;;
+    torch) bench 420 torch "$TORCH" ;;
+    engines) bench 560 engines "$PYTHON" ;;
+    rates) bench 420 rates "$PYTHON" ;;
+    table) bench 60 table "$PYTHON" ;;
+    instances) limited 300 instances "$PYTHON" benchmarks/gpu_instances.py "$WORK" --results "$LOGS" ;;
+    recovery) limited 120 recovery "$PYTHON" benchmarks/gpu_recovery.py "$WORK" --results "$LOGS" ;;
+    *) echo "gpu_session.sh: no step $1" >&2 ;;
+  esac
+}
+
+keep() {
+  cp "$WORK"/*.json "$LOGS"/ 2>/dev/null
+  [ -z "${OUT:-}" ] || tar -czf "$OUT/out.tgz" -C "$WORK" out
+}
+
+for steps in "$@"; do
+  for one in ${steps//+/ }; do run "$one" & done
+  wait
+  keep
+done

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.runner import NO_RING
+from tests.gpu.samples import LINE, manifest
+from trtfuse.core.errors import DeviceError, UsageError
+from trtfuse.gpu.runner import OpenTrt, shortage
+
+
+def test_an_opener_crosses_to_a_worker_and_back() -> None:
+    opener = OpenTrt(Path("engine.plan"), manifest(Path("m.onnx"), LINE), lanes=3)
+    assert pickle.loads(pickle.dumps(opener)) == opener
+
+
+def test_a_runner_without_a_lane_is_refused() -> None:
+    with pytest.raises(UsageError, match="--lanes 0: needs a whole number above 0"):
+        OpenTrt(Path("engine.plan"), manifest(Path("m.onnx"), LINE), lanes=0)
+
+
+def test_a_device_that_is_not_there_is_an_error_and_no_crash() -> None:
+    opener = OpenTrt(Path("engine.plan"), manifest(Path("m.onnx"), LINE))
+    with pytest.raises(DeviceError, match="cuda:99: is not there"), opener("cuda:99", NO_RING):
+        pass
+
+
+def test_a_shortage_names_need_free_and_what_helps() -> None:
+    text = shortage(2, 3 << 30, 5 << 30)
+    assert "2 lanes need 6144 MiB" in text
+    assert "5120 MiB were free" in text
+    assert "--lanes or --instances" in text

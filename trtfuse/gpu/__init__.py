@@ -1,0 +1,1 @@
+"""The two doors of a device, builder and runner, over TensorRT on NVIDIA GPUs."""

@@ -1,0 +1,125 @@
+"""Opens an engine of TensorRT on one GPU. Loads nothing of CUDA before it is called."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trtfuse.core.errors import DeviceError, EngineMismatch, UsageError
+from trtfuse.core.extras import require
+from trtfuse.core.specs import Array, EngineManifest, TrtSettings
+from trtfuse.core.units import mib
+from trtfuse.gpu import driver
+from trtfuse.gpu.tensorrt import Door, door
+from trtfuse.gpu.words import out_of_memory
+
+if TYPE_CHECKING:
+    from trtfuse.gpu.cuda import Pinned
+    from trtfuse.gpu.lanes import GpuRunner, Lane
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTrt:
+    """Opens a `GpuRunner` in a worker: an `OpenRunner`."""
+
+    engine: Path
+    manifest: EngineManifest
+    lanes: int = 2
+    """Two: one copies while the other computes. More take memory, and seldom give speed."""
+    cuda_graph: bool = True
+    """Whether the work of a shape that comes again and again is recorded, where it can be."""
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1:
+            raise UsageError(f"--lanes {self.lanes}: needs a whole number above 0.")
+
+    @contextmanager
+    def __call__(self, device: str, ring: Array) -> Iterator[GpuRunner]:
+        """Take the GPU for this process, load the engine, run every lane twice.
+
+        Raises DeviceError where there is no such GPU or too little memory on it, EngineMismatch
+        where TensorRT refuses the plan or the plan is not what the manifest says.
+        """
+        driver.claim(device)
+        require("pycuda", extra="gpu", purpose="running engines")
+        # Chosen before `cuda` imports Polygraphy, which reads it then.
+        trt = door(self.manifest.request.runtime)
+        from trtfuse.gpu import cuda
+
+        what = f"{device}: {self.engine}"
+        with (
+            cuda.context(),
+            cuda.translating(what),
+            cuda.pinned(ring) as pinned,
+            # A frame of its own: what it holds is gone before the context is.
+            self._opened(trt, pinned, what) as runner,
+        ):
+            yield runner
+
+    @contextmanager
+    def _opened(self, trt: Door, pinned: Pinned, what: str) -> Iterator[GpuRunner]:
+        from trtfuse.gpu import cuda
+        from trtfuse.gpu.lanes import GpuRunner
+
+        with ExitStack() as stack:
+            engine = self._load(trt)
+            free, activation = cuda.free_bytes(), trt.activation_bytes(engine)
+            if self.lanes * activation > free:
+                raise DeviceError(f"{what}: {shortage(self.lanes, activation, free)}")
+            try:
+                with cuda.translating(what):
+                    lanes = self._lanes(trt, engine, pinned, stack)
+            except DeviceError as error:
+                if not out_of_memory(str(error)):
+                    raise
+                short = shortage(self.lanes, activation, free)
+                raise DeviceError(f"{what}: {short} ({error})") from error
+            lane_bytes = activation + lanes[0].buffer_bytes
+            runner = GpuRunner(self.manifest, lanes, what, lane_bytes)
+            stack.callback(runner.forget)
+            yield runner
+
+    def _load(self, trt: Door) -> Any:
+        settings = self.manifest.request.settings or TrtSettings()
+        again = (
+            f"Build it again with: trtfuse build {shlex.quote(str(self.manifest.source))} --rebuild"
+        )
+        try:
+            engine = trt.load(self.engine, anywhere=settings.hardware != "exact")
+        except EngineMismatch as error:
+            raise EngineMismatch(f"{error} {again}") from error
+        found = {one.name: one for one in trt.tensors(engine)}
+        for tensor in (*self.manifest.inputs, *self.manifest.outputs):
+            one = found.get(tensor.name)
+            if one is None or one.dtype != tensor.dtype or not one.on_device:
+                raise EngineMismatch(
+                    f"{self.engine}: {tensor.name!r} is {tensor.dtype} in the graph, and TensorRT "
+                    f"{trt.version} has {one or 'none of that name'}. Cast it in the graph."
+                )
+        return engine
+
+    def _lanes(self, trt: Door, engine: Any, pinned: Pinned, stack: ExitStack) -> list[Lane]:
+        from trtfuse.gpu.lanes import Lane
+
+        contexts = [trt.context(engine) for _ in range(self.lanes)]
+        stack.enter_context(trt.owning(contexts[0]))
+        lanes = []
+        for context in contexts:
+            lane = Lane(context, self.manifest, pinned, cuda_graph=self.cuda_graph)
+            stack.callback(lane.close)
+            lane.open()
+            lanes.append(lane)
+        return lanes
+
+
+def shortage(lanes: int, lane_bytes: int, free_bytes: int) -> str:
+    """What so many lanes need besides their inputs and outputs, what is free, what helps."""
+    return (
+        f"{lanes} lanes need {mib(lanes * lane_bytes)} to compute in, besides inputs and outputs; "
+        f"{mib(free_bytes)} were free. Use fewer --lanes or --instances, or an engine of a smaller "
+        f"--batch."
+    )

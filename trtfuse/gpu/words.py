@@ -1,0 +1,81 @@
+"""What TensorRT says while it works: its log, and how far a build is."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+
+log = logging.getLogger(__name__)
+
+# What TensorRT says in a warning when a plan of another GPU of the same compute capability is
+# loaded; from 10 on it adds that this may cause errors or deadlock.
+_FOREIGN = "different models of devices"
+
+
+class Words:
+    """What TensorRT has said last: errors, and whether it was of a GPU of another model."""
+
+    def __init__(self) -> None:
+        self._errors: deque[str] = deque(maxlen=8)
+        self._foreign = ""
+
+    def hear(self, severity: str, text: str) -> None:
+        """Keep errors and what matters; pass all on. Called from any thread."""
+        if severity in ("ERROR", "INTERNAL_ERROR"):
+            self._errors.append(text)
+        if _FOREIGN in text:
+            self._foreign = text
+        # Warnings are of things that users cannot change; an error ends in an exception.
+        log.log(logging.INFO if severity in ("ERROR", "WARNING") else logging.DEBUG, "%s", text)
+
+    def clear(self) -> None:
+        """Forget."""
+        self._errors.clear()
+        self._foreign = ""
+
+    @property
+    def errors(self) -> str:
+        """The last error lines."""
+        return "; ".join(self._errors) or "TensorRT gave no reason"
+
+    @property
+    def foreign(self) -> str:
+        """The warning, if there was one."""
+        return self._foreign
+
+
+class Share:
+    """How much of a build is done, from its nested phases; each counts as a step of its parent."""
+
+    def __init__(self) -> None:
+        self._phases: dict[str, tuple[str | None, int, int]] = {}
+        self._most = 0.0
+
+    def start(self, phase: str, parent: str | None, steps: int) -> None:
+        """A phase of `steps` begins."""
+        self._phases[phase] = (parent, steps, 0)
+
+    def step(self, phase: str, step: int) -> float:
+        """Step number `step` of the phase is done; the share now, which never falls."""
+        parent, steps, _ = self._phases[phase]
+        self._phases[phase] = (parent, steps, step + 1)
+        self._most = max(self._most, self._of(phase))
+        return self._most
+
+    def finish(self, phase: str) -> None:
+        """The phase is over."""
+        del self._phases[phase]
+
+    def _of(self, phase: str) -> float:
+        parent, steps, done = self._phases[phase]
+        inside = done / steps if steps else 1.0
+        while parent in self._phases:
+            parent, steps, done = self._phases[parent]
+            inside = min(1.0, (done + inside) / steps) if steps else 1.0
+        return min(1.0, inside)
+
+
+def out_of_memory(text: str) -> bool:
+    """Whether TensorRT or CUDA speaks of too little memory on the device."""
+    return re.search(r"out ?of ?memory", text, re.IGNORECASE) is not None
