@@ -5,15 +5,15 @@ Everything heavy is imported inside, so that finding an engine up to date costs 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
 from trtfuse.build.plan import Target
 from trtfuse.core.errors import UnknownName, UsageError
 from trtfuse.core.flow import OpenRunner
-from trtfuse.core.specs import BuildRequest, DeviceSpec, EngineManifest
+from trtfuse.core.specs import BuildRequest, DeviceSpec, EngineManifest, Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,14 @@ class Backend:
     """(self-contained ONNX file, request, engine to write). Raises BuildFailed."""
     opener: Callable[[Path, EngineManifest, int], OpenRunner]
     """(engine, its manifest, workers that share the device) -> opens it in a worker."""
+    precisions: tuple[Precision, ...] = (Precision.FP32,)
+    """What it computes in, fastest first: the order in which `--precision best` tries them."""
+    remarks: Mapping[Precision, str] = field(default_factory=dict)
+    """What to know of a precision that it computes in all the same."""
+    refused: Mapping[Precision, str] = field(default_factory=dict)
+    """Precisions that it does not compute in, with the reason."""
+    rest: Precision = Precision.FP32
+    """What the graph says of the layers that INT8 leaves: FP16 for a strongly typed builder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +94,7 @@ def _cpus() -> tuple[DeviceSpec, ...]:
 def _build_on_cpu(model: Path, request: BuildRequest, engine: Path) -> None:
     from trtfuse.cpu.builder import build
 
-    del request  # FP32 is the graph as it is, and ONNX Runtime takes any shape
+    del request  # the graph says its precision, and ONNX Runtime takes any shape
     build(model, engine)
 
 
@@ -106,6 +114,12 @@ BACKENDS = {
         devices=_cpus,
         builder=_build_on_cpu,
         opener=_open_on_cpu,
+        precisions=(Precision.INT8, Precision.FP32),
+        remarks={
+            Precision.FP16: "ONNX Runtime computes fp16 in fp32 on CPUs, between conversions: the "
+            "engine shows what fp16 answers, and is no faster. fp16 is for GPUs."
+        },
+        refused={Precision.BF16: "ONNX Runtime has no bfloat16 kernels on CPUs; bf16 is for GPUs"},
     ),
 }
 _KINDS = {backend.kind: (runtime, backend) for runtime, backend in BACKENDS.items()}

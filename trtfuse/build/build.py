@@ -9,12 +9,14 @@ from pathlib import Path
 
 from trtfuse import __version__
 from trtfuse.build import backends, store
-from trtfuse.build.plan import Build, plan
+from trtfuse.build.chart import sensitivity_svg
+from trtfuse.build.plan import Build, fp32, plan
+from trtfuse.build.recast import AUTO, Candidate, Recast, Recasting, Steps
 from trtfuse.build.store import Engine
 from trtfuse.core import files
 from trtfuse.core.errors import BuildFailed, ChildDied, DeviceError, EngineMismatch, UsageError
 from trtfuse.core.options import BuildOptions
-from trtfuse.core.specs import EngineManifest, ModelSpec
+from trtfuse.core.specs import EngineManifest, ModelSpec, Precision
 from trtfuse.pool.spawn import run_in_child
 
 Progress = Callable[[str], None]
@@ -40,27 +42,166 @@ class BuildReport:
     """Folders of engines of other weights under the same model name."""
 
 
-def build(options: BuildOptions, progress: Progress) -> BuildReport:
-    """An engine for every kind of device that `options` choose; `progress` gets lines of text.
+def build(options: BuildOptions, progress: Progress, steps: Steps = lambda *_: None) -> BuildReport:
+    """An engine for every kind of device that `options` choose.
 
-    Raises UsageError, CardError, BuildFailed; then nothing was published for that device.
+    `progress` gets lines of text, `steps` how far a long part of it is. Raises UsageError,
+    CardError, CalibrationError, BuildFailed; then nothing was published for that device.
     """
     targets = [t for chosen in backends.chosen(options.devices) for t in backends.targets(chosen)]
     source = options.model.absolute()
     model = _describe(options, source)
     builds = plan(options, model, targets)
     folder = options.engines / source.stem
-    outcomes = []
     with store.building(folder, progress) as scratch:
-        for one in builds:
-            engine = None if options.rebuild else _current(folder / one.folder, one, progress)
-            if engine:
-                outcome = Outcome(engine=store.adopt(engine, source), built=False, seconds=0.0)
-            else:
-                outcome = _built(model, one, folder / one.folder, scratch, progress)
-            outcomes.append(outcome)
+        recasting = Recasting(options, model, builds[0].request.profile, scratch, progress, steps)
+        bench = _Bench(options, model, folder, scratch, progress, recasting)
+        outcomes = tuple(bench.outcome(one) for one in builds)
         removed = store.remove_superseded(folder, model.sha256)
-    return BuildReport(outcomes=tuple(outcomes), removed=removed)
+    return BuildReport(outcomes=outcomes, removed=removed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """An engine that passed its gates and is not published yet."""
+
+    file: Path
+    manifest: EngineManifest
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """One build command at work, in the folder of its model."""
+
+    options: BuildOptions
+    model: ModelSpec
+    folder: Path
+    scratch: Path
+    progress: Progress
+    recasting: Recasting
+
+    def outcome(self, one: Build) -> Outcome:
+        """The engine of one kind of device: kept, or built and published."""
+        started = time.perf_counter()
+        if self.options.precision == "best":
+            engine = self._best_so_far(one)
+            made = None if engine else self._best(one)
+        else:
+            auto = self.options.calibration.keep == AUTO
+            candidate = self.recasting.candidate(one, self.options.precision, auto=auto)
+            engine = self._current(candidate.build)
+            made = None if engine else self._make(candidate)
+        if engine:
+            kept = store.adopt(engine, self.model.path)
+            return Outcome(engine=kept, built=False, seconds=0.0)
+        assert made
+        self._require_faster(made)
+        if not store.is_model(self.model.path, self.model.sha256):
+            raise BuildFailed(f"{self.model.path}: changed while it was being built. Build again.")
+        folder = self.folder / made.candidate.build.folder
+        engine = store.publish(made.file, folder, made.manifest)
+        if made.manifest.sensitivity:
+            title = f"{self.model.path.name}: harm of each layer alone in int8"
+            with files.replacing(folder / "sensitivity.svg") as part:
+                part.write_text(sensitivity_svg(made.manifest.sensitivity, title))
+        return Outcome(engine=engine, built=True, seconds=time.perf_counter() - started)
+
+    def _make(self, candidate: Candidate) -> _Made:
+        """Build and gate in a child. Raises BuildFailed with the reason."""
+        one, model = candidate.build, self.model
+        self.recasting.prepare(candidate)
+        self.progress(f"{model.path.name}: building for {one.device.name} ({candidate.name})")
+        remarks = backends.BACKENDS[one.request.runtime].remarks
+        if remark := remarks.get(one.request.precision):
+            self.progress(f"{model.path.name}: {remark}")
+        draft = _draft(model, candidate)
+        folder = self.scratch / one.fingerprint
+        folder.mkdir(exist_ok=True)
+        device = f"{one.device.kind}:{one.device.index}"
+        try:
+            manifest = run_in_child(
+                make, draft, device, folder, candidate.recast, name=f"builder of {draft.model}"
+            )
+        except ChildDied as error:
+            raise BuildFailed(f"{model.path}: {error} Nothing was published.") from error
+        for note in manifest.notes:
+            self.progress(f"{model.path.name}: {note}")
+        return _Made(folder / manifest.engine, manifest, candidate)
+
+    def _best(self, one: Build) -> _Made:
+        """The fastest of those that pass; INT8 without some layers where INT8 does not."""
+        backend = backends.BACKENDS[one.request.runtime]
+        tried, passed = [], []
+        for precision in backend.precisions:
+            whole = self.recasting.candidate(one, precision, auto=False)
+            made, said = self._attempt(whole)
+            tried.append(said)
+            if made is None and precision is Precision.INT8:
+                made, said = self._attempt(self.recasting.candidate(one, precision, auto=True))
+                tried.append(said)
+            if made:
+                passed.append(made)
+        if not passed:
+            lines = "".join(f"\n  {line}" for line in tried)
+            raise BuildFailed(f"{self.model.path}: no precision passes its gates:{lines}")
+        best = min(passed, key=lambda made: made.manifest.batch_ms)
+        return replace(best, manifest=replace(best.manifest, choice=tuple(tried)))
+
+    def _attempt(self, candidate: Candidate) -> tuple[_Made | None, str]:
+        try:
+            made = self._make(candidate)
+        except BuildFailed as error:
+            return None, f"{candidate.name}: {' '.join(str(error).split())}"
+        return made, f"{candidate.name}: {made.manifest.batch_ms:.3g} ms a batch"
+
+    def _best_so_far(self, one: Build) -> Engine | None:
+        """The engine that an earlier `--precision best` chose, if its ranges are today's."""
+        if self.options.rebuild:
+            return None
+        for engine in store.readable(self.folder):
+            request = engine.manifest.request
+            if not engine.manifest.choice or fp32(request) != one.request:
+                continue
+            today = self.recasting.candidate(one, request.precision, auto=False).build.request
+            if request.ranges == today.ranges:
+                return self._current(replace(one, request=request))
+        return None
+
+    def _current(self, one: Build) -> Engine | None:
+        """The engine on disk if it is what `one` would make; else None, and the reason is told."""
+        folder = self.folder / one.folder
+        if self.options.rebuild or not folder.is_dir():
+            return None
+        try:
+            engine = store.read(folder)
+            if engine.manifest.request != one.request:
+                return None
+            store.verify_files(engine)
+        except EngineMismatch as error:
+            self.progress(f"not kept: {error}")
+            return None
+        return engine
+
+    def _require_faster(self, made: _Made) -> None:
+        """Raise BuildFailed where a wider precision of the same device is there and faster.
+
+        On CPUs it is told only: people build INT8 there to see what it does to the answers.
+        """
+        request = made.manifest.request
+        for engine in store.readable(self.folder):
+            other = engine.manifest
+            wider = fp32(other.request) == fp32(request) and other.request != request
+            if not wider or request.precision is not Precision.INT8 or not other.batch_ms:
+                continue
+            if other.batch_ms < made.manifest.batch_ms:
+                said = (
+                    f"{self.model.path.name}: int8 takes {made.manifest.batch_ms:.3g} ms a batch, "
+                    f"{other.request.precision.value} {other.batch_ms:.3g} ms ({engine.folder})"
+                )
+                if made.candidate.build.device.kind == "cuda" and self.options.calibration.gate:
+                    raise BuildFailed(f"{said}. Use that one, or build with --no-gate.")
+                self.progress(said)
 
 
 def _describe(options: BuildOptions, source: Path) -> ModelSpec:
@@ -79,39 +220,9 @@ def _describe(options: BuildOptions, source: Path) -> ModelSpec:
     return model
 
 
-def _current(folder: Path, one: Build, progress: Progress) -> Engine | None:
-    """The engine in `folder` if it is what `one` would make; else None, and the reason is told."""
-    if not folder.is_dir():
-        return None
-    try:
-        engine = store.read(folder)
-        if engine.manifest.request != one.request:
-            return None
-        store.verify_files(engine)
-    except EngineMismatch as error:
-        progress(f"not kept: {error}")
-        return None
-    return engine
-
-
-def _built(
-    model: ModelSpec, one: Build, folder: Path, scratch: Path, progress: Progress
-) -> Outcome:
-    started = time.perf_counter()
-    progress(f"{model.path.name}: building for {one.device.name} ({one.request.precision.value})")
-    draft, device = _draft(model, one), f"{one.device.kind}:{one.device.index}"
-    try:
-        manifest = run_in_child(make, draft, device, scratch, name=f"builder of {draft.model}")
-    except ChildDied as error:
-        raise BuildFailed(f"{model.path}: {error} Nothing was published.") from error
-    if not store.is_model(model.path, model.sha256):
-        raise BuildFailed(f"{model.path}: changed while it was being built. Build it again.")
-    engine = store.publish(scratch / manifest.engine, folder, manifest)
-    return Outcome(engine=engine, built=True, seconds=time.perf_counter() - started)
-
-
-def _draft(model: ModelSpec, one: Build) -> EngineManifest:
+def _draft(model: ModelSpec, candidate: Candidate) -> EngineManifest:
     """The manifest, but for what only the build will tell."""
+    one = candidate.build
     return EngineManifest(
         schema=store.SCHEMA,
         model=model.path.stem,
@@ -127,34 +238,50 @@ def _draft(model: ModelSpec, one: Build) -> EngineManifest:
         gates=(),
         build_s=0.0,
         trtfuse=__version__,
+        sensitivity=candidate.sensitivity,
     )
 
 
-def make(draft: EngineManifest, device: str, scratch: Path) -> EngineManifest:
+def make(
+    draft: EngineManifest, device: str, scratch: Path, recast: Recast | None = None
+) -> EngineManifest:
     """In a child: write the engine into `scratch` and gate it on `device`; its whole manifest.
 
-    A crash of the builder or of the new engine ends the child alone.
+    Without `recast` the graph is built as it is. A crash of the builder or of the new engine ends
+    the child alone.
     """
-    from trtfuse.build.gates import pass_gates
-    from trtfuse.graph import model
+    from trtfuse.build import gates
+    from trtfuse.graph import model, precision
     from trtfuse.graph.check import Reference
+    from trtfuse.graph.weights import write
 
-    graph = model.load(draft.source)
+    graph, request = model.load(draft.source), draft.request
+    notes: tuple[str, ...] = ()
+    if recast:
+        measured = precision.Measured(amax=recast.amax, reach=recast.reach)
+        written = precision.write(
+            graph, request.precision, measured, rest=request.rest, keep=request.keep
+        )
+        graph, notes = written.model, (*written.notes, *map(str, written.kept))
     # A copy that holds its weights itself: builders take one file, and leave no link to another.
     whole, engine = scratch / draft.source.name, scratch / draft.engine
-    model.write(graph, whole)
-    backend = backends.BACKENDS[draft.request.runtime]
+    write(graph, None, whole)
+    backend = backends.BACKENDS[request.runtime]
     started = time.perf_counter()
-    backend.builder(whole, draft.request, engine)
+    backend.builder(whole, request, engine)
     build_s = time.perf_counter() - started
+    opener = backend.opener(engine, draft, 1)
     try:
-        passed = pass_gates(backend.opener(engine, draft, 1), device, Reference(graph), draft)
+        passed = gates.pass_gates(opener, device, Reference(graph), draft)
+        judged = gates.pass_quality(opener, device, draft, recast) if recast else ()
     except DeviceError as error:
         raise BuildFailed(f"{draft.source}: {error} Nothing was published.") from error
     return replace(
         draft,
         engine_sha256=files.sha256(engine),
         output_max=passed.output_max,
-        gates=passed.gates,
+        gates=(*passed.gates, *judged),
         build_s=round(build_s, 3),
+        batch_ms=round(passed.batch_ms, 4),
+        notes=notes,
     )

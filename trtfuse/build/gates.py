@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
+from trtfuse.build import quality
+from trtfuse.build.calibration import load_cases
 from trtfuse.build.plan import Profile
+from trtfuse.build.quality import Limits
+from trtfuse.build.recast import Recast
 from trtfuse.core.errors import BuildFailed, DeviceError
 from trtfuse.core.flow import OpenRunner, Runner
-from trtfuse.core.specs import BATCH, Array, Arrays, EngineManifest, GateResult
+from trtfuse.core.specs import BATCH, Array, Arrays, EngineManifest, GateResult, Precision
 from trtfuse.graph import check, probe
 
 # Of an output's largest value. Fused and blocked kernels round otherwise than plain ones: 2.4e-5 on
 # CenterFace (60 convolutions, AVX-512, ONNX Runtime 1.32), so that deeper graphs have room below
 # this, and half precision (5e-4 a step, more after a few) has not.
 _FLOAT_LIMIT = 5e-4
+# An engine in another precision is held against itself, one item at a time: kernels are chosen by
+# batch size and round otherwise, by 5e-4 or 4e-3 of a value in halves, or by a step of INT8. What
+# the precision costs is the quality gate's question.
+_LIMITS = {Precision.FP16: 2e-2, Precision.BF16: 1e-1, Precision.INT8: 1e-1}
 # Share of a whole-numbered output's values that are off by more than 1. Rounding moves a pixel by
 # 1; an argmax moves further, but only where two scores agree to six digits.
 _WHOLE_LIMIT = 1e-3
+
+# The first is a warm-up, and the median does not see it.
+_TIMED_RUNS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +41,8 @@ class Passed:
 
     gates: tuple[GateResult, ...]
     output_max: tuple[tuple[int, ...], ...]
+    batch_ms: float
+    """Median time of a batch of the profile's opt shape."""
 
 
 def pass_gates(
@@ -35,24 +50,72 @@ def pass_gates(
 ) -> Passed:
     """Run the engine in batches, `reference` item by item, at every corner of the profile.
 
+    In FP32 `reference` is the graph; an engine in another precision is its own.
+
     `open_runner` is what the pool will use. Raises BuildFailed with the numbers where the two
     disagree or either gives no answer, DeviceError where the engine cannot be opened.
     """
     results: list[GateResult] = []
     shapes: tuple[tuple[int, ...], ...] = ()
     with open_runner(device, np.empty(0, np.uint8)) as runner:
+        precise = draft.request.precision is Precision.FP32
+        alone, who = (reference, "the graph") if precise else (_running(runner), "the engine")
         for seed, corner in enumerate(corners(draft.request.profile)):
             tensors = [replace(t, shape=(BATCH, *corner[t.name][1:])) for t in draft.inputs]
             count = max(shape[0] for shape in corner.values())
             card = draft.card.input if draft.card else None
             items = probe.random_items(tensors, count=count, seed=seed, card=card)
-            expected = _answers(reference, items, 1, who=f"{draft.source}: the graph itself")
+            expected = _answers(alone, items, 1, who=f"{draft.source}: {who} itself")
             got = _answers(_running(runner), items, count, who=f"{draft.source}: the engine")
-            results += judge(expected, got, conditions=_conditions(corner))
+            results += judge(
+                expected,
+                got,
+                conditions=_conditions(corner, who),
+                limit=_LIMITS.get(draft.request.precision, _FLOAT_LIMIT),
+            )
             shapes = tuple(got[tensor.name].shape for tensor in draft.outputs)
+        batch_ms = _batch_ms(runner, draft)
     if failed := [one for one in results if not one.value <= one.limit]:
         raise BuildFailed(refusal(draft, failed))
-    return Passed(_worst(results), shapes)
+    return Passed(_worst(results), shapes, batch_ms)
+
+
+def pass_quality(
+    open_runner: OpenRunner, device: str, draft: EngineManifest, recast: Recast
+) -> tuple[GateResult, ...]:
+    """Run the engine on the held-out cases, item by item, and judge it against FP32.
+
+    Raises BuildFailed with every number that misses its limit, and the ways out. Without cases
+    nothing is judged.
+    """
+    if recast.cases is None:
+        return ()
+    cases = load_cases(recast.cases)
+    with open_runner(device, np.empty(0, np.uint8)) as runner:
+        run = _running(runner)
+        got = [run(case.feeds) for case in cases]
+    limits = Limits(draft.request.precision, recast.limits)
+    conditions = f"{len(cases)} held-out inputs, against FP32 without optimizations"
+    results = [one.result(conditions) for one in quality.judge(cases, got, draft.card, limits)]
+    if failed := [one for one in results if not one.passed]:
+        raise BuildFailed(quality_refusal(draft, failed))
+    return tuple(results)
+
+
+def quality_refusal(draft: EngineManifest, failed: list[GateResult]) -> str:
+    """Why the precision is not published, and what can be done."""
+    precision = draft.request.precision.value
+    lines = "".join(
+        f"\n  {one.name}: {one.value:.4g}, needs {'at least' if one.least else 'at most'} "
+        f"{one.limit:g}"
+        for one in failed
+    )
+    auto = "--keep auto, " if draft.request.precision is Precision.INT8 else ""
+    return (
+        f"{draft.source}: {precision} does not answer as FP32 does on {failed[0].conditions}; "
+        f"nothing was published:{lines}\nWays out: {auto}--keep LAYER,..., another --calib-method, "
+        f"more like inputs, --precision best, another --limit NAME=VALUE, or --no-gate."
+    )
 
 
 def corners(profile: Profile) -> tuple[Mapping[str, tuple[int, ...]], ...]:
@@ -65,7 +128,9 @@ def corners(profile: Profile) -> tuple[Mapping[str, tuple[int, ...]], ...]:
     return tuple(one for i, one in enumerate(tried) if one not in tried[:i])
 
 
-def judge(expected: Arrays, got: Arrays, *, conditions: str) -> list[GateResult]:
+def judge(
+    expected: Arrays, got: Arrays, *, conditions: str, limit: float = _FLOAT_LIMIT
+) -> list[GateResult]:
     """One result an output. Raises BuildFailed where they cannot be compared."""
     proof = check.compare(expected, got)
     if proof.faults:
@@ -78,7 +143,7 @@ def judge(expected: Arrays, got: Arrays, *, conditions: str) -> list[GateResult]
             GateResult(
                 name=f"{name}: {'share off by more than 1' if whole else 'difference'}",
                 value=_share_off(array, got[name]) if whole else relative[name],
-                limit=_WHOLE_LIMIT if whole else _FLOAT_LIMIT,
+                limit=_WHOLE_LIMIT if whole else limit,
                 conditions=conditions,
             )
         )
@@ -123,13 +188,29 @@ def _running(runner: Runner) -> check.Run:
     return run
 
 
+def _batch_ms(runner: Runner, draft: EngineManifest) -> float:
+    """Median of a few runs at the opt shape; `launch` to the last output in host memory."""
+    shapes = dict(draft.request.profile)
+    tensors = [replace(t, shape=(BATCH, *shapes[t.name].opt[1:])) for t in draft.inputs]
+    count = max(shape.opt[0] for shape in shapes.values())
+    card = draft.card.input if draft.card else None
+    feeds = probe.random_items(tensors, count=count, seed=0, card=card).rows(0, count)
+    run, times = _running(runner), []
+    for _ in range(_TIMED_RUNS):
+        started = time.perf_counter()
+        run(feeds)
+        times.append(1e3 * (time.perf_counter() - started))
+    return median(times)
+
+
 def _share_off(expected: Array, got: Array) -> float:
     return float(np.mean(np.abs(expected.astype(np.float64) - got) > 1)) if expected.size else 0.0
 
 
-def _conditions(corner: Mapping[str, tuple[int, ...]]) -> str:
+def _conditions(corner: Mapping[str, tuple[int, ...]], who: str) -> str:
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in corner.items())
-    return f"random items, {shapes}, against ONNX Runtime without optimizations, item by item"
+    against = "ONNX Runtime without optimizations" if who == "the graph" else "itself"
+    return f"random items, {shapes}, against {against}, item by item"
 
 
 def _worst(results: list[GateResult]) -> tuple[GateResult, ...]:

@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from trtfuse.core.errors import UsageError
 from trtfuse.core.options import BuildOptions
@@ -18,6 +18,7 @@ from trtfuse.core.specs import (
     DeviceSpec,
     EngineManifest,
     ModelSpec,
+    Precision,
     ShapeRange,
     TensorSpec,
 )
@@ -58,13 +59,16 @@ class Build:
 
 
 def plan(options: BuildOptions, model: ModelSpec, targets: Iterable[Target]) -> tuple[Build, ...]:
-    """What to build: one engine a kind of device. Raises UsageError where the profile is open."""
+    """What to build: one engine a kind of device, in FP32. `recast` makes other precisions of it.
+
+    Raises UsageError where the profile is open.
+    """
     shapes = profile(options, model)
     builds: dict[BuildRequest, Build] = {}
     for target in targets:
         request = BuildRequest(
             model_sha256=model.sha256,
-            precision=options.precision,
+            precision=Precision.FP32,
             profile=shapes,
             device_name=target.device.name,
             device_features=target.device.features,
@@ -75,9 +79,20 @@ def plan(options: BuildOptions, model: ModelSpec, targets: Iterable[Target]) -> 
     return tuple(builds.values())
 
 
+def fp32(request: BuildRequest) -> BuildRequest:
+    """The request that differs in nothing but its precision: what all precisions share."""
+    return replace(request, precision=Precision.FP32, rest=Precision.FP32, keep=(), ranges="")
+
+
 def fingerprint(request: BuildRequest) -> str:
-    """Hex SHA-256 of the request as canonical JSON."""
-    text = json.dumps(to_json(request), sort_keys=True, separators=(",", ":"))
+    """Hex SHA-256 of the request as canonical JSON, without what has its default value.
+
+    So a field that is new to requests changes no engine that does not use it.
+    """
+    default = {one.name: one.default for one in fields(request)}
+    told = {name: to_json(getattr(request, name)) for name in default}
+    used = {name: one for name, one in told.items() if one != to_json(default[name])}
+    text = json.dumps(used, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -97,6 +112,13 @@ def command(manifest: EngineManifest) -> str:
             corners = [tuple(shape[axis] for axis in axes) for shape in _corners(shapes)]
             words += ["--size", ":".join("x".join(map(str, size)) for size in corners)]
             break
+    request = manifest.request
+    if request.precision is not Precision.FP32:
+        words += ["--precision", request.precision.value]
+    if request.precision is Precision.INT8:
+        words += ["--calib-data", "FOLDER"]
+    if request.keep:
+        words += ["--keep", ",".join(request.keep)]
     return shlex.join(words)
 
 
@@ -123,7 +145,9 @@ def _sizes(options: BuildOptions, model: ModelSpec) -> Sizes | None:
                 f"{len(open_axes(tensor))} sizes open, and --size settles two (height and width). "
                 f"Export the graph with the others fixed."
             )
-    fixed = model.card.input.size if model.card else "dynamic"
+    # What the graph resizes by itself comes in any size.
+    by_host = model.card is not None and model.card.input.resized_by == "host"
+    fixed = model.card.input.size if model.card and by_host else "dynamic"
     multiple = model.card.input.multiple if model.card else 1
     if options.sizes is not None:
         _check(options.sizes, multiple, fixed)

@@ -159,7 +159,7 @@ def described(model: Path, source: Path) -> ModelSpec | None:
     Saves reading the graph, and importing onnx to read it.
     """
     sha256 = files.sha256(source)
-    for manifest in (one.manifest for one in _readable(model)):
+    for manifest in (one.manifest for one in readable(model)):
         if manifest.request.model_sha256 == sha256:
             return ModelSpec(
                 path=source,
@@ -222,7 +222,7 @@ def remove_superseded(model: Path, model_sha256: str) -> tuple[Path, ...]:
     """Remove the engines below `model` that hold other weights. Returns their folders."""
     old = [
         engine.folder
-        for engine in _readable(model)
+        for engine in readable(model)
         if engine.manifest.request.model_sha256 != model_sha256
     ]
     for folder in old:
@@ -236,7 +236,7 @@ def _folders(model: Path) -> tuple[Path, ...]:
     return tuple(sorted(path.parent for path in model.glob(f"[!.]*/{_MANIFEST}")))
 
 
-def _readable(model: Path) -> Iterator[Engine]:
+def readable(model: Path) -> Iterator[Engine]:
     """Engines whose manifest can be read. The others are for `find` to complain of."""
     for folder in _folders(model):
         with suppress(EngineMismatch):

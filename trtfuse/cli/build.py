@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trtfuse.core.errors import UnknownName, UsageError
-from trtfuse.core.options import BuildOptions
-from trtfuse.core.specs import GateResult, Precision
+from trtfuse.core.options import BuildOptions, CalibrationOptions
+from trtfuse.core.specs import EngineManifest, GateResult, Precision
 
 if TYPE_CHECKING:
     from trtfuse.build.build import BuildReport, Outcome
 
 _DEFAULT = BuildOptions(model=Path())
+_CALIBRATION = CalibrationOptions()
 Size = tuple[int, int]
 
 
@@ -24,7 +26,9 @@ def build(
     devices: Annotated[
         str | None, typer.Option(help="cpu. Default: what is there.")
     ] = _DEFAULT.devices,
-    precision: Annotated[str, typer.Option(help="fp32.")] = _DEFAULT.precision.value,
+    precision: Annotated[
+        str, typer.Option(help="fp32, fp16, bf16, int8, or best: the fastest that passes.")
+    ] = Precision.FP32.value,
     batch: Annotated[str, typer.Option(help="min:opt:max items of one batch.")] = ":".join(
         map(str, _DEFAULT.batch)
     ),
@@ -35,6 +39,42 @@ def build(
             "where the graph leaves them open."
         ),
     ] = None,
+    calib_data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Inputs that int8 rests on and precisions are judged by: a folder of pictures, a "
+            ".npy file, or a script whose load_data() yields inputs."
+        ),
+    ] = _CALIBRATION.data,
+    calib_method: Annotated[
+        str, typer.Option(help="entropy, percentile:99.99, minmax or mse.")
+    ] = _CALIBRATION.method,
+    calib_count: Annotated[int, typer.Option(help="At most so many inputs.")] = _CALIBRATION.count,
+    calib_seed: Annotated[int, typer.Option(help="Of their choice.")] = _CALIBRATION.seed,
+    held_out: Annotated[
+        float, typer.Option(help="Share of the inputs that judges.")
+    ] = _CALIBRATION.held_out,
+    few: Annotated[
+        bool, typer.Option("--few", help="Accept fewer than 32 inputs.")
+    ] = _CALIBRATION.few,
+    calibration_cache: Annotated[
+        Path | None,
+        typer.Option(help="TensorRT's calibration cache: read if it is there, else written."),
+    ] = _CALIBRATION.cache,
+    ranges: Annotated[Path, typer.Option(help="Folder of range files.")] = _CALIBRATION.ranges,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(help="Layers that stay out of the precision (a,b,…), or auto: find them."),
+    ] = None,
+    limit: Annotated[
+        list[str] | None, typer.Option(help="Of the gate, as psnr=35; may be repeated.")
+    ] = None,
+    gate: Annotated[
+        bool, typer.Option(help="Hold the answers against FP32 before publishing.")
+    ] = _CALIBRATION.gate,
+    budget: Annotated[
+        float, typer.Option(help="Minutes that --keep auto may search.")
+    ] = _CALIBRATION.budget_min,
     engines: Annotated[Path, typer.Option(help="Folder of engines.")] = _DEFAULT.engines,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Build even what is up to date.")
@@ -47,15 +87,31 @@ def build(
     options = BuildOptions(
         model=model,
         devices=devices,
-        precision=parse_precision(precision),
+        precision="best" if precision == "best" else parse_precision(precision),
+        calibration=CalibrationOptions(
+            data=calib_data,
+            method=calib_method,
+            count=calib_count,
+            seed=calib_seed,
+            held_out=held_out,
+            few=few,
+            cache=calibration_cache,
+            ranges=ranges,
+            keep=tuple(name for text in keep or () for name in text.split(",")),
+            limits=tuple(limit or ()),
+            gate=gate,
+            budget_min=budget,
+        ),
         batch=parse_batch(batch),
         sizes=parse_sizes(size) if size is not None else None,
         engines=engines,
         rebuild=rebuild,
     )
     from trtfuse.build.build import build as run
+    from trtfuse.cli.steps import counting
 
-    report = run(options, progress=lambda line: typer.echo(line, err=True))
+    with counting(sys.stderr) as steps:
+        report = run(options, lambda line: typer.echo(line, err=True), steps)
     _show(report)
     for outcome in report.outcomes:
         typer.echo(last_line(outcome))
@@ -65,7 +121,7 @@ def parse_precision(text: str) -> Precision:
     """`--precision`. Raises UnknownName."""
     known = [precision.value for precision in Precision]
     if text not in known:
-        raise UnknownName.among("--precision", text, known)
+        raise UnknownName.among("--precision", text, [*known, "best"])
     return Precision(text)
 
 
@@ -120,6 +176,8 @@ def _show(report: BuildReport) -> None:
             f"{outcome.seconds:.1f} s" if outcome.built else "kept",
         )
     Console().print(table)
+    for outcome in report.outcomes:
+        _show_precision(outcome.engine.manifest)
     for folder in report.removed:
         typer.echo(f"Removed {folder}: built from other weights under this name.")
     if any(outcome.engine.manifest.card is None for outcome in report.outcomes):
@@ -129,7 +187,34 @@ def _show(report: BuildReport) -> None:
         )
 
 
+def _show_precision(manifest: EngineManifest) -> None:
+    """The checks of a precision, the layers that were kept for it, and what else was tried."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    judged = [gate for gate in manifest.gates if gate.name.rpartition(": ")[2] != "difference"]
+    if manifest.request.precision is not Precision.FP32 and judged:
+        table = Table("check", "value", "limit", title=judged[-1].conditions, title_justify="left")
+        for gate in judged:
+            bound = "at least" if gate.least else "at most"
+            table.add_row(gate.name, f"{gate.value:.4g}", f"{bound} {gate.limit:g}")
+        console.print(table)
+    if manifest.sensitivity:
+        table = Table("layer", "alone", "kept", "left", title="sensitivity to int8")
+        for one in manifest.sensitivity[:20]:
+            left = "" if one.left is None else f"{one.left:.3g}"
+            table.add_row(one.layer, f"{one.alone:.3g}", "yes" if one.kept else "", left)
+        console.print(table)
+    for line in manifest.choice:
+        typer.echo(f"tried {line}")
+
+
 def _gates(gates: tuple[GateResult, ...]) -> str:
     """The gate that came nearest to its limit."""
-    worst = max(gates, key=lambda gate: gate.value / gate.limit)
+    worst = max(gates, key=_nearness)
     return f"{worst.name} {worst.value:.1e}, limit {worst.limit:g}"
+
+
+def _nearness(gate: GateResult) -> float:
+    return gate.limit / gate.value if gate.least else gate.value / gate.limit

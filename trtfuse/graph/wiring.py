@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import prod
 
+import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from trtfuse.core.specs import Array
+from trtfuse.graph.model import set_dims
+
+# For rooms that hand graphs on, and have nothing else to do with ONNX.
+Graph = onnx.ModelProto
 
 FLOAT = onnx.TensorProto.FLOAT
 
@@ -34,10 +40,6 @@ def copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def set_nodes(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
     """Make `nodes`, which may be the graph's own, the nodes of the graph, in place."""
-    if len(nodes) == len(model.graph.node) and all(
-        one is other for one, other in zip(nodes, model.graph.node, strict=True)
-    ):
-        return
     whole = onnx.GraphProto(node=nodes)  # copies: the old ones vanish with the field
     del model.graph.node[:]
     model.graph.node.extend(whole.node)
@@ -68,12 +70,16 @@ class Wiring:
         found = self._initializers.get(tensor)
         return None if found is None else numpy_helper.to_array(found)
 
-    def source(self, tensor: str, through: frozenset[str]) -> onnx.NodeProto | None:
-        """The node that made `tensor`, seen through nodes of the kinds in `through`."""
-        made = self.producer.get(tensor)
-        while made is not None and made.op_type in through:
-            made = self.producer.get(made.input[0])
-        return made
+
+def needed(model: onnx.ModelProto, names: Collection[str]) -> list[onnx.NodeProto]:
+    """The nodes that `names` depend on, in their order. A runtime would run the others too."""
+    wanted = set(names)
+    kept = []
+    for node in reversed(model.graph.node):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input, captured(node))
+    return kept[::-1]
 
 
 def captured(node: onnx.NodeProto) -> Iterator[str]:
@@ -105,13 +111,58 @@ def float_activations(model: onnx.ModelProto) -> tuple[str, ...]:
 
 def elem_types(model: onnx.ModelProto) -> dict[str, int]:
     """Element type of every tensor of the top level that ONNX can infer."""
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    types = {
+    return {
         value.name: value.type.tensor_type.elem_type
-        for value in (*graph.input, *graph.value_info, *graph.output)
+        for value in _inferred(model, {})
         if value.type.HasField("tensor_type")
     }
-    return types | {tensor.name: tensor.data_type for tensor in graph.initializer}
+
+
+def sizes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """How many elements each tensor has when the inputs have these shapes, where ONNX can tell."""
+    counted = {}
+    for value in _inferred(model, shapes):
+        dims = value.type.tensor_type.shape.dim
+        if value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims):
+            counted[value.name] = prod(d.dim_value for d in dims)
+    return counted
+
+
+def _inferred(
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]
+) -> Iterator[onnx.ValueInfoProto]:
+    """All tensors of the top level with the types and shapes that ONNX infers for them.
+
+    Weights take part by their shapes alone: inference copies what it is given, twice.
+    """
+    graph = model.graph
+    # Scales and sizes, which settle shapes, are smaller.
+    weights = [tensor for tensor in graph.initializer if prod(tensor.dims) > 256]
+    large = {tensor.name for tensor in weights}
+    light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    light.functions.extend(model.functions)
+    light.graph.name = graph.name
+    light.graph.node.extend(graph.node)
+    light.graph.input.extend(graph.input)
+    light.graph.output.extend(graph.output)
+    light.graph.initializer.extend(one for one in graph.initializer if one.name not in large)
+    for value in light.graph.input:
+        if value.name in shapes:
+            set_dims(value, shapes[value.name])
+    for value in light.graph.output if shapes else ():
+        value.type.tensor_type.ClearField("shape")
+    listed = {value.name for value in graph.input}
+    light.graph.input.extend(
+        helper.make_tensor_value_info(one.name, one.data_type, one.dims)
+        for one in weights
+        if one.name not in listed
+    )
+    found = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
+    yield from (*found.input, *found.value_info, *found.output)
+    yield from (
+        helper.make_tensor_value_info(one.name, one.data_type, one.dims)
+        for one in light.graph.initializer
+    )
 
 
 def _constant(node: onnx.NodeProto) -> Array | None:
@@ -122,7 +173,5 @@ def _constant(node: onnx.NodeProto) -> Array | None:
     if attribute.name == "value":
         return numpy_helper.to_array(attribute.t)
     if attribute.name in ("value_float", "value_floats"):
-        import numpy as np
-
-        return np.array(onnx.helper.get_attribute_value(attribute), np.float32)
+        return np.array(helper.get_attribute_value(attribute), np.float32)
     return None

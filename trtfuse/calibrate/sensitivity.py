@@ -1,0 +1,88 @@
+"""Which few layers to keep out of INT8: ranked by the harm each does alone, fewest first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+Pressure = Callable[[Collection[str]], float]
+"""How near the worst check comes to its limit with these layers in INT8: above 1 it fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitive:
+    """One layer's part in the search."""
+
+    layer: str
+    alone: float
+    """Pressure with this layer alone in INT8."""
+    left: float | None = None
+    """Pressure with it and all before it kept out; None: not tried."""
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """The result of a search, worst layer first."""
+
+    whole: float
+    """Pressure with every layer in INT8."""
+    layers: tuple[Sensitive, ...]
+    passed: bool
+    """Whether keeping the kept layers brought every check below its limit."""
+    ended: str
+    """Why the search ended."""
+
+    @property
+    def keep(self) -> tuple[str, ...]:
+        """The layers to keep out of INT8."""
+        return tuple(one.layer for one in self.layers if one.kept)
+
+
+def search(
+    layers: Sequence[str],
+    pressure: Pressure,
+    *,
+    expired: Callable[[], bool],
+    progress: Callable[[int, int], None],
+) -> Sensitivity:
+    """Find the fewest of the worst layers whose absence makes `pressure` 1 at most.
+
+    One run of `pressure` a layer ranks them; then the number to keep is halved in on, taking more
+    layers out never to do harm. `expired` tells that the time is up: what was not ranked by then
+    counts as harmless, and the smallest number that passed so far is taken.
+    """
+    whole = pressure(layers)
+    if whole <= 1:
+        return Sensitivity(whole=whole, layers=(), passed=True, ended="all layers pass")
+    alone: dict[str, float] = {}
+    for done, name in enumerate(layers, 1):
+        if expired():
+            break
+        alone[name] = pressure([name])
+        progress(done, len(layers))
+    ranked = sorted(alone, key=lambda name: alone[name], reverse=True)
+    tried = {0: whole}
+    low, high = 0, len(ranked)  # `low` fails; `high` is the least that may pass
+    while high - low > 1 and not expired():
+        middle = _next(low, high, tried)
+        tried[middle] = pressure([name for name in layers if name not in ranked[:middle]])
+        low, high = (low, middle) if tried[middle] <= 1 else (middle, high)
+    if high not in tried:
+        tried[high] = pressure([name for name in layers if name not in ranked[:high]])
+    return Sensitivity(
+        whole=whole,
+        layers=tuple(
+            Sensitive(layer=name, alone=alone[name], left=tried.get(n), kept=n <= high)
+            for n, name in enumerate(ranked, 1)
+        ),
+        passed=tried[high] <= 1,
+        ended="out of time" if expired() else "found",
+    )
+
+
+def _next(low: int, high: int, tried: Collection[int]) -> int:
+    """Few first: 1, 2, 4, … until one passes, then the middle."""
+    if high not in tried:
+        return min(max(2 * low, 1), high - 1)
+    return (low + high) // 2
