@@ -84,7 +84,7 @@ def test_a_worker_s_share_is_what_it_computed_of_the_run() -> None:
 
 
 def test_the_tally_counts_items_and_failures() -> None:
-    tally = Tally(total=3, records=[WorkerRecord("cpu:0", items=2)])
+    tally = Tally(total=lambda: 3, records=[WorkerRecord("cpu:0", items=2)])
     tally.count(None)
     progress = tally.count(ItemFailure(key="a", kind="ItemError", message="cut"))
     assert (progress.done, progress.failed, progress.total) == (2, 1, 3)

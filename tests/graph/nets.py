@@ -52,6 +52,15 @@ class PairNet(nn.Module):
         return image * embedding[:, :, None, None], embedding.sum(1, keepdim=True)
 
 
+class AnchorNet(nn.Module):
+    """A picture, a table and a number: only the first has one an item."""
+
+    def forward(
+        self, image: torch.Tensor, anchors: torch.Tensor, threshold: torch.Tensor
+    ) -> torch.Tensor:
+        return anchors * image.mean((1, 2, 3))[:, None, None] + threshold
+
+
 class MixingNet(nn.Module):
     """Subtracts the mean of the batch."""
 
@@ -97,3 +106,51 @@ def same_again() -> nn.Module:
 
 def not_a_module() -> list[int]:
     return []
+
+
+class ScaledNet(nn.Module):
+    """A convolution of `width` channels times `gain`: a factory with arguments."""
+
+    def __init__(self, width: int, gain: float = 1.0, name: str = "plain") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, width, 3)
+        self.gain = gain
+        self.name = name
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.conv(x) * self.gain
+        return y
+
+
+class TokenNet(nn.Module):
+    """Whole numbers and flags in: an embedding of 10 words, with some masked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(10, 4)
+
+    def forward(self, words: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.words(words).masked_fill(masked[..., None], 0.0).sum(1)
+        return y
+
+
+class DoubleNet(nn.Module):
+    """float64 weights, and float64 in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.conv(x.to(self.conv.weight.dtype))
+        return (y.double() * 0.1).to(x.dtype)
+
+
+class SizedNet(nn.Module):
+    """Grows its picture to twice its size, whatever that is."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.interpolate(x, scale_factor=2.0, mode="nearest") * 2

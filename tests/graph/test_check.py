@@ -16,7 +16,7 @@ from tests.graph.graphs import (
 )
 from trtfuse.core.specs import Arrays, TensorSpec
 from trtfuse.graph import check
-from trtfuse.graph.batch import declare, make_dynamic, planned_inputs
+from trtfuse.graph.batch import declare, make_dynamic, plans
 from trtfuse.graph.check import Difference, Observation, Proof, Reference
 from trtfuse.graph.model import signature
 from trtfuse.graph.probe import Items, random_items
@@ -53,12 +53,12 @@ def test_items_that_mix_are_found_and_the_node_named() -> None:
     assert not proof.holds(1e-2)
     assert proof.relative > 0.5
     assert "output 'y' differs by" in proof.against(1e-2)
-    assert check.first_mixing_node(mixing_net(), items, 1e-4) == "Softmax 'over_batch'"
+    assert check.first_mixing_node(Reference(mixing_net()), items, 1e-4) == "Softmax 'over_batch'"
 
 
 def test_no_node_is_blamed_where_nothing_mixes_or_nothing_runs() -> None:
-    assert check.first_mixing_node(conv_net("batch"), ITEMS, 1e-4) is None
-    assert check.first_mixing_node(flatten_net("batch", (1, 192)), ITEMS, 1e-4) is None
+    assert check.first_mixing_node(Reference(conv_net("batch")), ITEMS, 1e-4) is None
+    assert check.first_mixing_node(Reference(flatten_net("batch", (1, 192))), ITEMS, 1e-4) is None
 
 
 def test_a_graph_that_runs_at_one_batch_only_is_a_fault_with_the_node() -> None:
@@ -81,7 +81,7 @@ def test_a_graph_that_does_not_load_is_a_fault() -> None:
 
 def test_an_output_whose_first_axis_is_not_the_batch_is_a_fault() -> None:
     renamed = make_dynamic(
-        yolox_head(), planned_inputs(signature(yolox_head()).inputs, None), repair=None
+        yolox_head(), plans(signature(yolox_head()).inputs, None)[0], held=None
     ).model
     items = random_items(
         [TensorSpec(name="x", dtype="float32", shape=("batch", 6, 4, 4))], count=4, seed=0
@@ -127,7 +127,7 @@ def test_every_batch_size_sees_distinct_items_in_order() -> None:
 
 def test_differences_are_relative_to_the_largest_expected_value() -> None:
     proof = check.agreement(seen(y=[[1], [2], [3], [-8]]), seen(y=[[1], [2], [3.5], [-8]]))
-    assert proof.differences == (Difference("y", 0.5, 0.0625),)
+    assert proof.differences == (Difference("y", 0.5, 0.0625, mean=0.125),)
     assert proof.holds(0.0625)
     assert not proof.holds(0.06)
     assert proof.against(0.06) == (
@@ -217,7 +217,7 @@ def test_a_graph_with_unnamed_nodes_is_blamed_by_its_tensor() -> None:
         {"y": ["batch", 3, 8, 8]},
         {},
     )
-    assert check.first_mixing_node(model, ITEMS, 1e-4) == "ReduceMean of 'm'"
+    assert check.first_mixing_node(Reference(model), ITEMS, 1e-4) == "ReduceMean of 'm'"
 
 
 def test_a_size_that_counts_the_items_is_not_blamed() -> None:
@@ -233,7 +233,7 @@ def test_a_size_that_counts_the_items_is_not_blamed() -> None:
         {"y": ["batch", 192]},
         {"rest": ints(192)},
     )
-    assert check.first_mixing_node(model, ITEMS, 1e-4) == "Softmax of 'y'"
+    assert check.first_mixing_node(Reference(model), ITEMS, 1e-4) == "Softmax of 'y'"
 
 
 def test_an_output_of_text_is_a_fault() -> None:
@@ -252,4 +252,4 @@ def test_a_constant_with_a_leading_one_is_not_blamed() -> None:
         {"y": ["batch", 3, 8, 8]},
         {"bias": weights(8), "row": ints(1, 1, 1, 8)},
     )
-    assert check.first_mixing_node(model, ITEMS, 1e-4) == "Softmax 'over_batch'"
+    assert check.first_mixing_node(Reference(model), ITEMS, 1e-4) == "Softmax 'over_batch'"

@@ -64,6 +64,7 @@ def test_centerface_gets_a_dynamic_batch_at_the_cards_size(centerface: ExportRep
     assert [(step.name, step.kept) for step in centerface.steps] == [
         ("dynamic batch", True),
         ("opset 17", True),
+        ("fold BatchNormalization", True),
         ("simplify", True),
         ("file", True),
     ]

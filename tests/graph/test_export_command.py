@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tests.graph.graphs import card, conv_net, mixing_net
+from tests.graph.test_wire import big_net
 from trtfuse.cli.export import export
 from trtfuse.core import card as cards
 from trtfuse.core.errors import ExportFailed, UsageError
@@ -51,7 +53,7 @@ def test_a_factory_names_its_own_result(tmp_path: Path, monkeypatch: pytest.Monk
     assert result.stdout.endswith(
         "trtfuse export: OK DictNet.onnx, dynamic batch, largest difference 0\n"
     )
-    assert [path.name for path in tmp_path.iterdir()] == ["DictNet.onnx"]
+    assert {path.name for path in tmp_path.iterdir()} == {"DictNet.onnx", "DictNet.export.json"}
 
 
 @pytest.mark.parametrize("shape", ["3,256,", "3x256", "0,4", "-1", ""])
@@ -86,3 +88,64 @@ def test_the_defaults_stand_in_the_options_alone() -> None:
     options = ExportOptions(model="m", output=Path())
     for name in ("card", "simplify", "tolerance", "opset", "seed"):
         assert defaults[name] == getattr(options, name)
+
+
+def test_shapes_may_have_types_and_names(tmp_path: Path) -> None:
+    words = ("tests.graph.nets:TokenNet", "-o", tmp_path / "net.onnx")
+    result = invoke(*words, "--shape", "int64:7", "--shape", "bool:7")
+    assert result.exit_code == 0
+    assert [one.dtype for one in describe(tmp_path / "net.onnx").inputs] == ["int64", "bool"]
+    named: tuple[str | Path, ...] = (
+        "tests.graph.nets:AnchorNet",
+        "-o",
+        tmp_path / "net.onnx",
+        "--batch-input",
+        "image",
+    )
+    result = invoke(*named, "--shape", "3,h,8", "--shape", "10,4", "--shape", "float32:")
+    assert result.exit_code == 0, result.exception
+    shapes = [one.shape for one in describe(tmp_path / "net.onnx").inputs]
+    assert shapes == [("batch", 3, "h", 8), (10, 4), ()]
+
+
+def test_arguments_and_weights_reach_the_factory(tmp_path: Path) -> None:
+    words = ("tests.graph.nets:ScaledNet", "--shape", "3,8,8", "-o", tmp_path / "net.onnx")
+    assert invoke(*words, "--arg", "width=5", "--arg", "gain=0.5").exit_code == 0
+    assert describe(tmp_path / "net.onnx").outputs[0].shape == ("batch", 5, 6, 6)
+    wrong = invoke(*words, "--arg", "width")
+    assert "needs a name and a value, as scale=4" in str(wrong.exception)
+    wrong = invoke(*words, "--arg", "width=5", "--weights", tmp_path / "none.pt")
+    assert "none.pt: does not exist" in str(wrong.exception)
+
+
+def test_the_report_lies_beside_the_graph(tmp_path: Path) -> None:
+    save(conv_net(10, opset=9), tmp_path / "in.onnx")
+    assert invoke(tmp_path / "in.onnx", "-o", tmp_path / "out.onnx").exit_code == 0
+    report = json.loads((tmp_path / "out.export.json").read_text())
+    assert report["model"]["sha256"] == describe(tmp_path / "out.onnx").sha256
+    assert report["steps"][0]["name"] == "dynamic batch"
+    assert all(
+        {"absolute", "relative", "mean"} <= set(one)
+        for step in report["steps"]
+        for one in step["proof"]["differences"]
+    )
+    assert report["rewrites"][0]["after"] == ["batch", 3, 8, 8]
+
+
+def test_a_static_batch_is_said_to_be_one(tmp_path: Path) -> None:
+    save(conv_net(3), tmp_path / "in.onnx")
+    result = invoke(tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--static-batch")
+    assert result.stdout.splitlines()[-1].startswith(f"trtfuse export: OK {tmp_path}/out.onnx, sta")
+    wrong = invoke(
+        tmp_path / "in.onnx", "-o", tmp_path / "o.onnx", "--static-batch", "--batch-input", "x"
+    )
+    assert "--static-batch excludes" in str(wrong.exception)
+
+
+def test_sizes_of_memory_are_read_as_people_write_them(tmp_path: Path) -> None:
+    save(big_net(), tmp_path / "in.onnx")
+    words = (tmp_path / "in.onnx", "-o", tmp_path / "out.onnx")
+    assert invoke(*words, "--external-data-threshold", "1KiB").exit_code == 0
+    assert (tmp_path / "out.onnx.data").stat().st_size > 16_000
+    wrong = invoke(*words, "--simplify-memory", "lots")
+    assert "--simplify-memory lots: needs a size such as" in str(wrong.exception)

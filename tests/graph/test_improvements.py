@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import numpy as np
 import onnx
 import pytest
@@ -10,7 +13,13 @@ from onnx import TensorProto, helper
 from tests.graph.graphs import card, conv_net, graph, run, weights
 from trtfuse.graph.model import NotApplied, get_card, opset, put_card, signature
 from trtfuse.graph.opset import convert
-from trtfuse.graph.simplify import require_same_signature, simplify
+from trtfuse.graph.simplify import directly, require_same_signature
+from trtfuse.graph.simplify import simplify as simplified
+
+
+def simplify(model: onnx.ModelProto) -> onnx.ModelProto:
+    with TemporaryDirectory() as scratch:
+        return simplified(model, Path(scratch), directly)
 
 
 def test_constants_are_folded_and_everything_outside_stays() -> None:

@@ -56,7 +56,7 @@ def test_the_module_is_the_witness_at_batches_on_both_sides_of_the_traced_one(
 ) -> None:
     report = exported(tmp_path, "BakedNet", (3, 8, 8))
     assert [one.after for one in report.rewrites] == [(-1, 192)]
-    assert report.notes[-1] == "exported with TorchScript; torch.export gave a static batch"
+    assert report.notes[-1] == "exported with TorchScript; torch.export gave a static axis"
     model = load(tmp_path / "net.onnx")
     for batch in (1, 2, 5):
         x = weights(batch, 3, 8, 8)

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import resource
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from trtfuse.core.errors import UsageError
-from trtfuse.core.options import ExportOptions
+from trtfuse.core.options import ExportOptions, Sizes
+from trtfuse.core.units import parse_bytes
 
 if TYPE_CHECKING:
     from trtfuse.graph.export import ExportReport
+
+T = TypeVar("T")
 
 _DEFAULT = ExportOptions(model="", output=Path())
 
 
 def export(
     model: Annotated[
-        str, typer.Argument(help="An .onnx file, or package.module:factory of a torch module.")
+        str,
+        typer.Argument(
+            help="An .onnx, .pt2 or TorchScript .pt, or package.module:factory of a torch module."
+        ),
     ],
     card: Annotated[
         Path | None, typer.Option(help="JSON card to put in. Default: the one it has.")
@@ -28,17 +39,54 @@ def export(
     ] = None,
     shape: Annotated[
         list[str] | None,
-        typer.Option(help="Sizes of an input without the batch, as 3,256,256; one an input."),
+        typer.Option(
+            help="Sizes of an input without the batch, as 3,256,256 or int64:77; one an input. "
+            "A name keeps its size open: 3,height,width."
+        ),
     ] = None,
+    batch_input: Annotated[
+        list[str] | None,
+        typer.Option(help="An input that carries the batch. Default: found by running."),
+    ] = None,
+    static_batch: Annotated[
+        bool, typer.Option("--static-batch", help="Leave the batch as the graph has it.")
+    ] = _DEFAULT.static_batch,
+    arg: Annotated[
+        list[str] | None, typer.Option(help="An argument of the factory, as name=value.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="State dict for the factory's module: .pt or .safetensors.")
+    ] = _DEFAULT.weights,
+    weights_key: Annotated[
+        str | None, typer.Option(help="Where in a .pt file the state dict is, as params_ema.")
+    ] = _DEFAULT.weights_key,
+    fuse: Annotated[
+        str, typer.Option(help="Work of the host to bring into the graph: pre,post,resize.")
+    ] = "",
     simplify: Annotated[
         bool, typer.Option("--simplify/--no-simplify", help="Run onnxsim, and check it.")
     ] = _DEFAULT.simplify,
+    simplify_timeout: Annotated[
+        float, typer.Option(help="Seconds until onnxsim is ended, and left out.")
+    ] = _DEFAULT.simplify_s,
+    simplify_memory: Annotated[
+        str | None, typer.Option(help="Memory that onnxsim may map. Default: 16GiB.")
+    ] = None,
     tolerance: Annotated[
         float, typer.Option(help="Largest difference allowed, relative to the largest value.")
     ] = _DEFAULT.tolerance,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="Who has to read it: any, tensorrt8.6, tensorrt10, tensorrt11, rtx, ort."
+        ),
+    ] = _DEFAULT.target,
     opset: Annotated[
-        int, typer.Option(help="ONNX operator set; older graphs are brought up to it.")
+        int | None, typer.Option(help="ONNX operator set to raise it to. Default: the target's.")
     ] = _DEFAULT.opset,
+    external_data_threshold: Annotated[
+        str | None, typer.Option(help="Weights beyond this go to a file of their own: 2GB.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = _DEFAULT.seed,
 ) -> None:
     """Make an ONNX with a dynamic batch that is proven to answer as its source does.
@@ -48,22 +96,97 @@ def export(
     """
     from trtfuse.graph.export import export as run
 
+    sizes, dtypes = _shapes(shape or [])
     options = ExportOptions(
         model=model,
         output=output or _default_output(model),
         card=card,
-        shapes=tuple(_shape(text) for text in shape or ()),
+        shapes=sizes,
+        dtypes=dtypes,
+        batch_inputs=tuple(batch_input or ()),
+        static_batch=static_batch,
+        arguments=tuple(_argument(text) for text in arg or ()),
+        weights=weights,
+        weights_key=weights_key,
+        fuse=tuple(part.strip() for part in fuse.split(",") if part),
         simplify=simplify,
+        simplify_s=simplify_timeout,
+        simplify_bytes=_bytes(simplify_memory, "--simplify-memory", _DEFAULT.simplify_bytes),
         tolerance=tolerance,
+        target=target,
         opset=opset,
+        external_data_bytes=_bytes(
+            external_data_threshold, "--external-data-threshold", _DEFAULT.external_data_bytes
+        ),
         seed=seed,
     )
-    report = run(options, lambda line: typer.echo(f"{line} …", err=True))
+    _limit(resource.RLIMIT_DATA, _physical_memory())
+    _return_memory()
+    report = run(
+        options, lambda line: typer.echo(f"{line} …", err=True), isolate=partial(_isolate, options)
+    )
     _show(report, options.tolerance)
     typer.echo(
-        f"trtfuse export: OK {options.output}, dynamic batch, "
+        f"trtfuse export: OK {options.output}, {'static' if static_batch else 'dynamic'} batch, "
         f"largest difference {report.largest_difference:.3g}"
     )
+
+
+def _isolate(options: ExportOptions, function: Callable[..., T], *args: object) -> T:
+    """`function(*args)` in a child with the options' limits of time and memory."""
+    from trtfuse.pool.spawn import run_in_child
+
+    value: T = run_in_child(
+        _limited,
+        options.simplify_bytes,
+        function,
+        *args,
+        name="simplifier",
+        timeout_s=options.simplify_s,
+    )
+    return value
+
+
+def _limited(memory_bytes: int, function: Callable[..., T], *args: object) -> T:
+    """Runs in the child."""
+    _limit(resource.RLIMIT_AS, memory_bytes)
+    return function(*args)
+
+
+def _limit(what: int, most: int) -> None:
+    """Let an allocation beyond `most` fail, as an error, before the system kills the process."""
+    _, hard = resource.getrlimit(what)
+    bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(what, (bounded, hard))
+
+
+def _return_memory() -> None:
+    """Have glibc give every large block back when it is freed.
+
+    It would keep them for the next of their size, which here is of another graph: 50 MB more, of
+    286, for a ResNet-50 of 102 MB (benchmarks/results/export_memory.json).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 16)
+
+
+_M_MMAP_THRESHOLD = -3  # malloc.h
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _bytes(text: str | None, flag: str, default: int) -> int:
+    return default if text is None else parse_bytes(text, flag=flag)
+
+
+def _argument(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise UsageError(f"--arg {text}: needs a name and a value, as scale=4.")
+    return name, value
 
 
 def _default_output(model: str) -> Path:
@@ -74,11 +197,24 @@ def _default_output(model: str) -> Path:
     return Path(f"{model.rpartition(':')[2]}.onnx")
 
 
-def _shape(text: str) -> tuple[int, ...]:
-    sizes = text.split(",")
-    if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
-        raise UsageError(f"--shape {text}: needs whole numbers above 0, as 3,256,256.")
-    return tuple(int(size) for size in sizes)
+def _shapes(texts: list[str]) -> tuple[tuple[Sizes, ...], tuple[str, ...]]:
+    """Sizes and dtypes, one an input; no dtypes where none is named."""
+    parts = [text.rpartition(":") for text in texts]
+    dtypes = tuple(dtype or "float32" for dtype, _, _ in parts)
+    sizes = tuple(_sizes(whole, rest) for whole, (_, _, rest) in zip(texts, parts, strict=True))
+    return sizes, dtypes if any(dtype for dtype, _, _ in parts) else ()
+
+
+def _sizes(whole: str, text: str) -> Sizes:
+    if whole.endswith(":"):  # "float32:" is a number: an input without axes
+        return ()
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isidentifier() or (word.isdecimal() and int(word) > 0) for word in words):
+        raise UsageError(
+            f"--shape {whole}: needs whole numbers above 0, as 3,256,256, or names of sizes "
+            f"that stay open."
+        )
+    return tuple(int(word) if word.isdecimal() else word for word in words)
 
 
 def _show(report: ExportReport, tolerance: float) -> None:
@@ -87,12 +223,13 @@ def _show(report: ExportReport, tolerance: float) -> None:
     from rich.table import Table
 
     console = Console()
-    table = Table(title=f"Largest difference after each step ({tolerance:g} relative is allowed)")
-    for heading in ("step", "absolute", "relative", ""):
+    table = Table(title=f"Differences after each step ({tolerance:g} relative is allowed)")
+    for heading in ("step", "largest", "relative", "mean", ""):
         table.add_column(heading)
     for step in report.steps:
-        numbers = (f"{step.proof.absolute:.3g}", f"{step.proof.relative:.3g}")
-        table.add_row(step.name, *numbers, "kept" if step.kept else "dropped")
+        numbers = (step.proof.absolute, step.proof.relative, step.proof.mean)
+        kept = "kept" if step.kept else "dropped"
+        table.add_row(step.name, *(f"{number:.3g}" for number in numbers), kept)
     console.print(table)
     for rewrite in report.rewrites:
         before, after = (list(map(str, one)) for one in (rewrite.before, rewrite.after))

@@ -1,34 +1,27 @@
 """A baked-in batch made dynamic: axis 0 of inputs and outputs gets the name `BATCH`.
 
-Declaring it is half the work. Reshape nodes whose target holds the batch as a number must follow,
-or the graph runs at that one size only (or, in YOLOX, at every size, with wrong answers). What
-was changed here is proven in `trtfuse.graph.check`, never assumed.
+Declaring it is half the work. Nodes whose constants hold the batch as a number must follow
+(`trtfuse.graph.repair`), or the graph runs at that one size only (or, in YOLOX, at every size, with
+wrong answers). What was changed here is proven in `trtfuse.graph.check`, never assumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx
-from onnx import numpy_helper, shape_inference
+from onnx import shape_inference
 
 from trtfuse.core.card import InputCard
+from trtfuse.core.errors import ExportFailed, UnknownName
+from trtfuse.core.options import Sizes
 from trtfuse.core.specs import BATCH, TensorSpec
 from trtfuse.graph.card import AXES
-from trtfuse.graph.model import dims, node_name, set_dims, set_ir_version, signature
+from trtfuse.graph.model import dims, set_dims, signature
+from trtfuse.graph.repair import Dims, Rewrite, repair
 
-Dims = tuple["int | str", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """One thing that was changed: a graph input's axes or a node's target shape."""
-
-    name: str
-    before: Dims
-    after: Dims
+Inputs = tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +32,28 @@ class Dynamic:
     rewrites: tuple[Rewrite, ...]
 
 
-def planned_inputs(tensors: Sequence[TensorSpec], card: InputCard | None) -> tuple[TensorSpec, ...]:
-    """The inputs that the exported graph is to have.
+def plans(
+    tensors: Sequence[TensorSpec],
+    card: InputCard | None,
+    *,
+    batched: Sequence[str] = (),
+    shapes: Sequence[Sizes] = (),
+) -> tuple[Inputs, ...]:
+    """The inputs that the exported graph may have, the likeliest first; only a run can tell.
 
-    Those that carry the batch get `BATCH` on axis 0. The card's size replaces fixed sizes of the
-    graph: "dynamic" opens them. Sizes that the graph leaves open stay so.
+    Those that carry the batch get `BATCH` on axis 0: the ones in `batched`, the card's, or ours to
+    find. The card's size replaces fixed sizes of the graph: "dynamic" opens them, as a name in
+    `shapes` does. Sizes that the graph leaves open stay so. Raises `UnknownName`, and
+    `ExportFailed` for a batch on another axis.
     """
-    batched = {card.name} if card else _batched(tensors)
-    planned = []
-    for tensor in tensors:
-        shape = list(tensor.shape)
-        if tensor.name in batched:
-            shape[0] = BATCH
-        if card and tensor.name == card.name:
-            _take_size(shape, card)
-        planned.append(replace(tensor, shape=tuple(shape)))
-    return tuple(planned)
+    known = {one.name for one in tensors}
+    if unknown := [name for name in batched if name not in known]:
+        raise UnknownName.among("--batch-input", unknown[0], known)
+    stated = {*batched} or ({card.name} if card else None)
+    guesses = [stated] if stated else _guesses(tensors)
+    found = tuple(_planned(tensors, card, names, shapes) for names in guesses)
+    _require_first_axis(tensors, found[0])
+    return found
 
 
 def baked_batch(tensors: Sequence[TensorSpec], planned: Sequence[TensorSpec]) -> int | None:
@@ -66,15 +65,16 @@ def baked_batch(tensors: Sequence[TensorSpec], planned: Sequence[TensorSpec]) ->
 
 
 def make_dynamic(
-    model: onnx.ModelProto, planned: Sequence[TensorSpec], *, repair: int | None
+    model: onnx.ModelProto, planned: Sequence[TensorSpec], *, held: int | None, deep: bool = False
 ) -> Dynamic:
     """A copy of `model` with the inputs `planned`.
 
-    `repair` is the batch that the graph was traced at: Reshape targets that lead with it follow
-    the batch instead. None leaves all nodes as they are.
+    `held` is the batch that the graph was traced at: constants that lead with it follow the batch
+    instead, the `deep` ones too. None leaves all nodes as they are.
     """
-    new = _tidied(model)
-    rewrites = _repair_reshapes(new, planned, repair) if repair else []
+    new = onnx.ModelProto()
+    new.CopyFrom(model)
+    rewrites = repair(new, planned, held, deep=deep) if held else []
     before = {tensor.name: tensor.shape for tensor in signature(new).inputs}
     rewrites += [
         Rewrite(f"input {tensor.name!r}", before[tensor.name], tensor.shape)
@@ -105,39 +105,36 @@ def declare(model: onnx.ModelProto, planned: Sequence[TensorSpec]) -> onnx.Model
     return new
 
 
-def nodes_with_fixed_size(model: onnx.ModelProto) -> list[str]:
-    """Resize nodes to a constant size: at another input size they run, and answer wrongly."""
-    constants = _constants(model.graph)
-    return [
-        node_name(node)
-        for node in model.graph.node
-        if node.op_type == "Resize" and len(node.input) > 3 and node.input[3] in constants
-    ]
-
-
-def nodes_with_fixed_batch(
-    model: onnx.ModelProto, planned: Sequence[TensorSpec], batch: int
-) -> list[str]:
-    """Nodes whose constant shape leads with `batch`: the suspects when a proof fails."""
-    constants = _constants(model.graph)
-    carried = _carried(model.graph, planned)
-    suspects = []
-    for node in model.graph.node:
-        reshapes = node.op_type in ("Reshape", "Expand") and node.input[0] in carried
-        if reshapes or node.op_type == "ConstantOfShape":
-            shape = constants.get(node.input[-1])
-            if shape and shape[0] == batch:
-                suspects.append(node_name(node))
-    return suspects
-
-
-def _batched(tensors: Sequence[TensorSpec]) -> set[str]:
-    """Inputs with an open first axis; if there is none, those as long as the first there is."""
-    if opened := {one.name for one in tensors if one.shape and isinstance(one.shape[0], str)}:
-        return opened
+def _guesses(tensors: Sequence[TensorSpec]) -> list[set[str]]:
+    """Which inputs may carry the batch, without repeats: many, then fewer."""
     # A vector that is as long as the batch may be thresholds or sizes: one axis is too few to tell.
-    candidates = [one for one in tensors if len(one.shape) >= 2]
-    return {one.name for one in candidates if one.shape[0] == candidates[0].shape[0]}
+    candidates = [one for one in tensors if len(one.shape) >= 2] or [
+        one for one in tensors if one.shape
+    ]
+    opened = [one for one in candidates if isinstance(one.shape[0], str)]
+    first = (opened or candidates or tensors)[:1]
+    alike = {one.name for one in candidates for lead in first if one.shape[0] == lead.shape[0]}
+    guesses = [{one.name for one in opened} or alike, alike, {one.name for one in first}]
+    return [names for n, names in enumerate(guesses) if names not in guesses[:n]]
+
+
+def _planned(
+    tensors: Sequence[TensorSpec],
+    card: InputCard | None,
+    batched: set[str],
+    shapes: Sequence[Sizes],
+) -> Inputs:
+    planned = []
+    for index, tensor in enumerate(tensors):
+        shape = list(tensor.shape)
+        if tensor.name in batched and shape:
+            shape[0] = BATCH
+        if card and tensor.name == card.name:
+            _take_size(shape, card)
+        if index < len(shapes):
+            _take_names(shape, shapes[index])
+        planned.append(replace(tensor, shape=tuple(shape)))
+    return tuple(planned)
 
 
 def _take_size(shape: list[int | str], card: InputCard) -> None:
@@ -147,97 +144,29 @@ def _take_size(shape: list[int | str], card: InputCard) -> None:
             shape[axis] = wanted
 
 
-def _tidied(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy without initializers among its inputs, stale shapes, or fields of a newer IR."""
-    new = onnx.ModelProto()
-    new.CopyFrom(model)
-    graph = new.graph
-    filled = {tensor.name for tensor in graph.initializer}
-    kept = [value for value in graph.input if value.name not in filled]
-    del graph.input[:], graph.value_info[:]
-    graph.input.extend(kept)
-    for node in graph.node:
-        # torch writes stack traces here, with the paths of the machine it ran on.
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
-    set_ir_version(new)
-    return new
+def _take_names(shape: list[int | str], sizes: Sizes) -> None:
+    """Open the axes that `sizes`, which may leave out the batch, calls by a name."""
+    first = len(shape) - len(sizes)
+    for axis, size in enumerate(sizes, start=first):
+        if isinstance(size, str) and axis >= 0 and isinstance(shape[axis], int):
+            shape[axis] = size
 
 
-def _repair_reshapes(
-    model: onnx.ModelProto, planned: Sequence[TensorSpec], batch: int
-) -> list[Rewrite]:
-    """Let Reshape targets [batch, …] of data that carries the batch follow it, in place."""
-    graph = model.graph
-    constants = _constants(graph)
-    shapes = _shapes(model)
-    carried = _carried(graph, planned)
-    rewrites = []
-    for index, node in enumerate(graph.node):
-        if node.op_type != "Reshape" or node.input[0] not in carried:
-            continue
-        target = constants.get(node.input[1])
-        if not target or target[0] != batch or not _leads_with(shapes.get(node.input[0]), batch):
-            continue
-        after = _following(target)
-        # A name of its own: other nodes may read the same constant and mean it.
-        name = f"trtfuse_shape_{index}_{node.output[0]}"
-        graph.initializer.append(numpy_helper.from_array(np.array(after, np.int64), name))
-        node.input[1] = name
-        _let_zero_copy(node)
-        rewrites.append(Rewrite(node_name(node), target, after))
-    return rewrites
-
-
-def _following(target: Sequence[int]) -> tuple[int, ...]:
-    """The target with its first size taken from the data: -1 where that is free, else 0 (copy)."""
-    return (0 if -1 in target else -1, *target[1:])
-
-
-def _let_zero_copy(node: onnx.NodeProto) -> None:
-    """Drop `allowzero`, under which a 0 is a size. The target had no 0: -1 excludes it then."""
-    kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
-    del node.attribute[:]
-    node.attribute.extend(kept)
-
-
-def _leads_with(shape: Dims | None, batch: int) -> bool:
-    """Whether data of this shape can have the batch on axis 0. Unknown sizes can."""
-    return shape is None or (shape != () and (isinstance(shape[0], str) or shape[0] == batch))
-
-
-def _carried(graph: onnx.GraphProto, planned: Sequence[TensorSpec]) -> set[str]:
-    """Tensors computed from batched inputs. A shape measured of one is not one."""
-    carried = {one.name for one in planned if one.shape[:1] == (BATCH,)}
-    for node in graph.node:
-        if node.op_type not in ("Shape", "Size") and carried.intersection(node.input):
-            carried.update(node.output)
-    return carried
-
-
-def _shapes(model: onnx.ModelProto) -> Mapping[str, Dims]:
-    graph = shape_inference.infer_shapes(model, data_prop=True).graph
-    return {
-        value.name: dims(value)
-        for value in (*graph.input, *graph.value_info)
-        if value.type.tensor_type.HasField("shape")
+def _require_first_axis(tensors: Sequence[TensorSpec], planned: Inputs) -> None:
+    """Raise `ExportFailed` where an input has the batch's name on another axis than the first."""
+    names = {
+        one.shape[0]
+        for one, plan in zip(tensors, planned, strict=True)
+        if plan.shape[:1] == (BATCH,) and isinstance(one.shape[0], str)
     }
-
-
-def _constants(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
-    """Integer vectors that the graph stores, by name: what can be a target shape."""
-    tensors = {tensor.name: tensor for tensor in graph.initializer} | {
-        node.output[0]: attribute.t
-        for node in graph.node
-        if node.op_type == "Constant"
-        for attribute in node.attribute
-        if attribute.name == "value"
-    }
-    return {
-        name: tuple(numpy_helper.to_array(tensor).tolist())
-        for name, tensor in tensors.items()
-        if tensor.data_type == onnx.TensorProto.INT64 and len(tensor.dims) == 1
-    }
+    for tensor in tensors:
+        for axis, size in enumerate(tensor.shape[1:], start=1):
+            if size in names:
+                raise ExportFailed(
+                    f"input {tensor.name!r} [{', '.join(map(str, tensor.shape))}] has the batch on "
+                    f"axis {axis}, and items are split along axis 0 only. Change the model, or "
+                    f"keep its batch as it is with --static-batch."
+                )
 
 
 def _output_dims(value: onnx.ValueInfoProto, known: set[str]) -> Dims:

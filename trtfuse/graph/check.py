@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -23,7 +24,7 @@ from trtfuse.graph.probe import Items
 
 Run = Callable[[Arrays], Arrays]
 
-_NOT_RUN = (
+NOT_RUN = (
     ort_errors.Fail,
     ort_errors.InvalidArgument,
     ort_errors.InvalidGraph,
@@ -55,7 +56,10 @@ class Difference:
     output: str
     absolute: float
     relative: float
-    """To the largest magnitude that was expected of this output."""
+    """To the largest magnitude that was expected of this output. Bytes may differ by one, which
+    is how the same number is rounded from two sides."""
+    mean: float = 0.0
+    """The mean absolute difference of this output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,11 @@ class Proof:
         """The largest relative difference of any output."""
         return max((one.relative for one in self.differences), default=0.0)
 
+    @property
+    def mean(self) -> float:
+        """The largest mean absolute difference of any output."""
+        return max((one.mean for one in self.differences), default=0.0)
+
     def against(self, tolerance: float) -> str:
         """In words: the faults, and every difference above `tolerance`."""
         return "; ".join(
@@ -94,15 +103,20 @@ class Proof:
 
 @dataclass(frozen=True)
 class Reference:
-    """The graph as written, in ONNX Runtime: optimizations off, one thread, CPU."""
+    """The graph as written, in ONNX Runtime: optimizations off, one thread, CPU.
+
+    `folder` holds the external data of the graph. It is mapped, so a session costs what it
+    computes; it goes with this object.
+    """
 
     model: onnx.ModelProto
+    folder: Path | None = None
 
     def __call__(self, feeds: Arrays) -> dict[str, Array]:
         """Outputs by name. Raises `NotRunnable`."""
         try:
             answers = self._session.run(None, dict(feeds))
-        except _NOT_RUN as error:
+        except NOT_RUN as error:
             raise NotRunnable(_in_one_line(error)) from error
         return dict(zip((o.name for o in self.model.graph.output), answers, strict=True))
 
@@ -112,30 +126,52 @@ class Reference:
         # Optimized kernels are chosen by batch size; their rounding would hide in the comparison.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
+        options.enable_cpu_mem_arena = False
+        options.enable_mem_pattern = False
+        # Packed, every weight of a MatMul would be held a second time.
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        if self.folder:
+            options.add_session_config_entry(_EXTERNAL_FOLDER, str(self.folder))
         options.log_severity_level = 4  # errors arrive as exceptions; here a failed run is a result
         return ort.InferenceSession(
             self.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
 
 
+_EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
 def observe(run: Run, items: Items, batches: Iterable[int]) -> Observation:
-    """Run `items` in batches of each size. Every output must be finite and one row an item."""
+    """Run `items` in batches of each size. Every output must be finite and one row an item.
+
+    Items that are `whole` are run one by one, whatever the batches; outputs then have any shape.
+    """
     outputs: dict[int, Arrays] = {}
     faults: list[str] = []
-    for batch in batches:
+    for batch in (1,) if items.whole else batches:
         starts = range(0, items.count - batch + 1, batch)
         try:
             answers = [run(items.rows(start, start + batch)) for start in starts]
         except NotRunnable as error:
             faults.append(f"does not run at batch {batch}: {error}")
             continue
-        if fault := _fault(answers, batch):
+        fault = _unusable(answers) or (None if items.whole else _without_rows(answers, batch))
+        if fault:
             faults.append(fault)
         else:
+            join = np.stack if items.whole else np.concatenate
             outputs[batch] = {
-                name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]
+                name: join([answer[name] for answer in answers]) for name in answers[0]
             }
     return Observation(outputs, tuple(faults))
+
+
+def same_for_all(seen: Observation) -> tuple[str, ...]:
+    """Outputs that are bit for bit the same for every item: nothing can be proven of them."""
+    singles = seen.outputs.get(1, {})
+    return tuple(
+        name for name, rows in singles.items() if len(rows) > 1 and (rows == rows[:1]).all()
+    )
 
 
 def independence(seen: Observation) -> Proof:
@@ -189,17 +225,18 @@ def combined(*proofs: Proof) -> Proof:
     return Proof(tuple(worst.values()), tuple(faults))
 
 
-def first_mixing_node(model: onnx.ModelProto, items: Items, tolerance: float) -> str | None:
+def first_mixing_node(run: Reference, items: Items, tolerance: float) -> str | None:
     """The first node where an item's row depends on the rest of its batch, if one can be found.
 
     Runs with every intermediate result kept: for the message of a failed proof only.
     """
+    model = run.model
     tapped = onnx.ModelProto()
     tapped.CopyFrom(model)
     known = {value.name for value in tapped.graph.output}
     made = [name for node in tapped.graph.node for name in node.output if name]
     tapped.graph.output.extend(onnx.ValueInfoProto(name=n) for n in made if n not in known)
-    run = Reference(tapped)
+    run = Reference(tapped, run.folder)
     try:
         together = run(items.rows(0, items.count))
         alone = [run(items.rows(i, i + 1)) for i in range(items.count)]
@@ -223,13 +260,21 @@ def _differs(rows: Sequence[Array], together: Array, tolerance: float) -> bool:
     return not compare({"": alone}, {"": together}).holds(tolerance)
 
 
-def _fault(answers: Sequence[Arrays], batch: int) -> str | None:
+def _without_rows(answers: Sequence[Arrays], batch: int) -> str | None:
     for name, array in ((name, array) for answer in answers for name, array in answer.items()):
-        if array.shape[:1] != (batch,):
-            return (
-                f"output {name!r} has shape {array.shape} at batch {batch}: "
-                f"its first axis needs to be the batch"
-            )
+        if array.shape[:1] == (batch,):
+            continue
+        place = array.shape.index(batch) if batch > 1 and batch in array.shape else 0
+        there = f"; the batch may be its axis {place}" if place else ""
+        return (
+            f"output {name!r} has shape {array.shape} at batch {batch}: "
+            f"its first axis needs to be the batch{there}"
+        )
+    return None
+
+
+def _unusable(answers: Sequence[Arrays]) -> str | None:
+    for name, array in ((name, array) for answer in answers for name, array in answer.items()):
         if array.dtype.kind not in "fiub":
             return f"output {name!r} is {array.dtype}, needs to hold numbers"
         if bad := array.size - int(np.isfinite(array).sum()):
@@ -239,9 +284,11 @@ def _fault(answers: Sequence[Arrays], batch: int) -> str | None:
 
 def _difference(name: str, want: Array, have: Array) -> Difference:
     wide, scale = want.astype(np.float64), float(np.abs(want.astype(np.float64)).max(initial=0))
-    absolute = float(np.abs(wide - have.astype(np.float64)).max(initial=0))
-    relative = absolute / scale if scale else (np.inf if absolute else 0.0)
-    return Difference(name, absolute, relative)
+    apart = np.abs(wide - have.astype(np.float64))
+    absolute = float(apart.max(initial=0))
+    beyond = max(absolute - 1, 0.0) if want.dtype == np.uint8 else absolute
+    relative = beyond / scale if scale else (np.inf if beyond else 0.0)
+    return Difference(name, absolute, relative, float(apart.mean()) if apart.size else 0.0)
 
 
 def _in_one_line(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """`trtfuse export`: a graph with a dynamic batch, proven before its file appears.
 
-    source -> dynamic batch -> opset -> simplify -> file
+    source -> dynamic batch -> opset -> simplify -> fuse -> file
 
 Each arrow is a rewrite followed by its proof: the same distinct items one by one, in batches, and
 against the witness, which is the PyTorch module or the original graph in ONNX Runtime. A rewrite
@@ -10,8 +10,12 @@ export with the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -20,15 +24,22 @@ from trtfuse.core.card import Card
 from trtfuse.core.errors import ExportFailed, UsageError
 from trtfuse.core.files import replacing
 from trtfuse.core.options import ExportOptions
+from trtfuse.core.record import to_json
 from trtfuse.core.specs import ModelSpec
-from trtfuse.graph import check
-from trtfuse.graph.batch import Rewrite
+from trtfuse.graph import check, probe, target
+from trtfuse.graph.card import check_card
 from trtfuse.graph.check import Proof, Reference
 from trtfuse.graph.dynamic import Opened, with_dynamic_batch
-from trtfuse.graph.model import NotApplied, describe, load, opset, put_card, write
+from trtfuse.graph.fold import fold, has_foldable
+from trtfuse.graph.fuse import fuse, require_fusable
+from trtfuse.graph.host import by_host
+from trtfuse.graph.model import NotApplied, describe, opset, put_card, signature
 from trtfuse.graph.opset import convert
-from trtfuse.graph.simplify import simplify
-from trtfuse.graph.source import opened
+from trtfuse.graph.repair import Rewrite
+from trtfuse.graph.simplify import Isolate, directly, simplify
+from trtfuse.graph.source import BATCHES, opened
+from trtfuse.graph.weights import stored_bytes, write, write_beside
+from trtfuse.graph.wire import outline
 
 Progress = Callable[[str], None]
 
@@ -57,31 +68,51 @@ class ExportReport:
         return max(step.proof.absolute for step in self.steps if step.kept)
 
 
-def export(options: ExportOptions, progress: Progress) -> ExportReport:
-    """Write `options.output`, proven. `progress` gets a line as each step begins.
+def export(
+    options: ExportOptions, progress: Progress, *, isolate: Isolate = directly
+) -> ExportReport:
+    """Write `options.output`, proven, and its report beside it. `progress` gets a line a step.
 
-    Raises `UsageError` (also `CardError`, `MissingExtra`) before any work where it can, and
-    `ExportFailed` with the numbers if the graph cannot be proven; then no file is written.
+    Foreign code that may crash runs through `isolate`. Raises `UsageError` (also `CardError`,
+    `MissingExtra`) before any work where it can, and `ExportFailed` with the numbers if the graph
+    cannot be proven; then no file is written.
     """
+    aim = target.named(options.target)
     _require_writable(options)
-    progress(f"reading {options.model}")
-    with opened(options) as source:
-        progress("dynamic batch")
-        first = with_dynamic_batch(source, options)
-    chain = Chain.starting(first, options.tolerance)
-    if opset(chain.model) != options.opset:
-        progress(f"opset {options.opset}")
-        chain.improve(f"opset {options.opset}", lambda model: convert(model, options.opset))
-    if options.simplify:
-        progress("simplify")
-        chain.improve("simplify", simplify)
-    progress(f"checking {options.output}")
-    return ExportReport(
-        model=chain.publish(options.output, source.card),
+    with _scratch(options.output) as scratch:
+        progress(f"reading {options.model}")
+        with opened(options, scratch) as source:
+            progress("dynamic batch")
+            if options.fuse:
+                require_fusable(source.card, options.fuse)
+            first = with_dynamic_batch(source, options)
+        chain = Chain.starting(first, options.tolerance)
+        version = options.opset or aim.opset
+        if opset(chain.model) != version:
+            progress(f"opset {version}")
+            chain.improve(f"opset {version}", partial(convert, version=version))
+        if options.simplify and has_foldable(chain.model):
+            progress("folding BatchNormalization")
+            chain.improve("fold BatchNormalization", partial(fold, scratch=scratch))
+        if options.simplify:
+            progress("simplify")
+            chain.improve("simplify", partial(simplify, scratch=scratch, isolate=isolate))
+        card = source.card
+        if card and options.fuse:
+            progress(f"fusing {', '.join(options.fuse)}")
+            card = chain.fuse(card, options)
+        _require_readable(chain, options, aim)
+        progress(f"checking {options.output}")
+        model = chain.publish(options, card, scratch)
+    report = ExportReport(
+        model=model,
         steps=tuple(chain.steps),
         rewrites=first.rewrites,
         notes=(*source.notes, *chain.notes),
     )
+    with replacing(options.output.with_suffix(".export.json")) as part:
+        part.write_text(json.dumps(to_json(report), indent=2) + "\n")
+    return report
 
 
 @dataclass
@@ -102,7 +133,7 @@ class Chain:
             model=first.model,
             first=first,
             tolerance=tolerance,
-            steps=[Step("dynamic batch", first.proof)],
+            steps=[Step(first.name, first.proof)],
             notes=list(first.notes),
         )
 
@@ -113,7 +144,7 @@ class Chain:
         except NotApplied as error:
             self.notes.append(f"{name}: not done; {error}")
             return
-        proof = self._proof(candidate)
+        proof = self._proof(candidate, self.first.folder)
         kept = proof.holds(self.tolerance)
         self.steps.append(Step(name, proof, kept))
         if kept:
@@ -121,25 +152,85 @@ class Chain:
         else:
             self.notes.append(f"{name}: dropped; {proof.against(self.tolerance)}")
 
-    def publish(self, output: Path, card: Card | None) -> ModelSpec:
-        """Write the graph with its card; what lies on disk is proven before it gets its name."""
+    def fuse(self, card: Card, options: ExportOptions) -> Card:
+        """Go on with a graph that does part of the host's work; the card of what is left.
+
+        Held against the host's own work on random pictures. Raises `ExportFailed`, `CardError`.
+        """
+        made = fuse(self.model, card, options.fuse)
+        check_card(made.card, signature(made.model))
+        left = made.card.input if made.card.input.resized_by == "host" else None
+        sizes = probe.sized(signature(made.model).inputs, card=left)
+        items = probe.random_items(sizes, count=max(BATCHES), seed=options.seed, card=left)
+        dtype = next(
+            one.dtype for one in signature(self.model).inputs if one.name == card.input.name
+        )
+        folder = self.first.folder
+        apart = by_host(Reference(self.model, folder), card, made.card, dtype)
+        expected = check.observe(apart, items, BATCHES)
+        seen = check.observe(Reference(made.model, folder), items, BATCHES)
+        proof = check.combined(check.agreement(expected, seen), check.independence(seen))
+        if not expected.outputs or not proof.holds(self.tolerance):
+            raise ExportFailed(
+                f"{options.output}: not written; fusing changes the answers, "
+                f"{proof.against(self.tolerance) or '; '.join(expected.faults)}."
+            )
+        self.steps.append(Step(f"fuse {', '.join(options.fuse)}", proof))
+        if "post" in options.fuse and made.card.task == card.task:
+            self.notes.append(f"fuse post: task {card.task.name!r} gives no picture, nothing to do")
+        self.model = made.model
+        self.first = replace(self.first, items=items, seen=seen)
+        return made.card
+
+    def publish(self, options: ExportOptions, card: Card | None, scratch: Path) -> ModelSpec:
+        """Write the graph with its card; what lies on disk is proven before it gets its place."""
         final = onnx.ModelProto()
         final.CopyFrom(self.model)
         if card:
             put_card(final, card)
-        with replacing(output) as part:
-            write(final, part)
-            spec = describe(part)
-            proof = self._proof(load(part))
-            if not proof.holds(self.tolerance):
-                raise ExportFailed(f"{output}: not written; {proof.against(self.tolerance)}.")
+        folder = scratch / "final"
+        folder.mkdir()
+        path = folder / options.output.name
+        data = folder / f"{options.output.name}.data"
+        if stored_bytes(final) > options.external_data_bytes:
+            write_beside(final, scratch, path, data, data.name)
+        else:
+            write(final, scratch, path)
+        spec = describe(path)
+        proof = self._proof(outline(path), folder)
+        if not proof.holds(self.tolerance):
+            raise ExportFailed(f"{options.output}: not written; {proof.against(self.tolerance)}.")
         self.steps.append(Step("file", proof))
-        return replace(spec, path=output)
+        # The weights first: a graph that is there is whole.
+        for made in (data, path) if data.exists() else (path,):
+            with replacing(options.output.with_name(made.name)) as part:
+                made.replace(part)
+        return replace(spec, path=options.output)
 
-    def _proof(self, model: onnx.ModelProto) -> Proof:
+    def _proof(self, model: onnx.ModelProto, folder: Path | None) -> Proof:
         expected = self.first.seen
-        seen = check.observe(Reference(model), self.first.items, expected.outputs)
+        seen = check.observe(Reference(model, folder), self.first.items, expected.outputs)
         return check.combined(check.agreement(expected, seen), check.independence(seen))
+
+
+@contextmanager
+def _scratch(output: Path) -> Iterator[Path]:
+    """A hidden folder beside the output, on its disk, so that the result is only renamed."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", suffix=".part", dir=output.parent) as folder:
+        yield Path(folder)
+
+
+def _require_readable(chain: Chain, options: ExportOptions, aim: target.Target) -> None:
+    """Raise `ExportFailed` if the runtime that was asked for will not read the graph as it is."""
+    refusals = target.refusals(chain.model, aim, chain.first.folder)
+    if refusals and options.target != "any":
+        raise ExportFailed(
+            f"{options.model}: {aim.name} will not read it, {options.output} was not written: "
+            f"{'; '.join(refusals)}. Give another --target, or change the model."
+        )
+    chain.notes += [f"TensorRT 8.6 will not read it: {one}" for one in refusals]
+    chain.notes += target.remarks(chain.model, aim, chain.first.folder)
 
 
 def _require_writable(options: ExportOptions) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import helper
 
 from trtfuse.core import card as cards
@@ -15,6 +14,9 @@ from trtfuse.core.card import Card
 from trtfuse.core.errors import UsageError
 from trtfuse.core.files import replacing, sha256
 from trtfuse.core.specs import ModelSpec, TensorSpec
+from trtfuse.graph import weights
+from trtfuse.graph.weights import extent, external_files, inline, is_external
+from trtfuse.graph.wire import bytes_of, outline, tensors
 
 # protobuf's own limit on one message. Larger graphs would need their weights kept out of memory.
 _PROTOBUF_BYTES = (1 << 31) - 1
@@ -37,14 +39,15 @@ class NotApplied(Exception):
 
 def load(path: Path) -> onnx.ModelProto:
     """The graph with all its weights. Raises `UsageError` if it is missing or not whole."""
-    model = _parse(path)
-    files = (path, *_external_files(model, path))
-    if (size := sum(file.stat().st_size for file in files)) > _PROTOBUF_BYTES:
+    model = outline(path)
+    held = [one for one in tensors(model.graph) if is_external(one)]
+    if (size := sum(map(bytes_of, held))) > _PROTOBUF_BYTES:
         raise UsageError(
             f"{path}: {size / 2**30:.1f} GB with its weights, needs to be below 2 GB "
             f"(the limit of one protobuf message). Export in half precision or in parts."
         )
-    onnx.load_external_data_for_model(model, str(path.parent))
+    for tensor in held:
+        inline(tensor, extent(tensor, path.parent, source=str(path)))
     return model
 
 
@@ -54,11 +57,11 @@ def describe(path: Path) -> ModelSpec:
     Raises `UsageError` if the file or its external data is missing or not whole, `CardError` if
     the card inside is malformed.
     """
-    model = _parse(path)
+    model = outline(path)
     ends = signature(model)
     return ModelSpec(
         path=path,
-        sha256=sha256(path, *_external_files(model, path)),
+        sha256=sha256(path, *external_files(model, path)),
         inputs=ends.inputs,
         outputs=ends.outputs,
         card=get_card(model, source=str(path)),
@@ -66,14 +69,14 @@ def describe(path: Path) -> ModelSpec:
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:
-    """Write one file, atomically."""
+    """Write a graph with all its weights in it to one file, atomically."""
     with replacing(path) as part:
         write(model, part)
 
 
 def write(model: onnx.ModelProto, path: Path) -> None:
     """Write one file in place: for callers that hold a temporary path already."""
-    onnx.save(model, str(path), format="protobuf")
+    weights.write(model, None, path)
 
 
 def signature(model: onnx.ModelProto) -> Signature:
@@ -136,61 +139,9 @@ def node_name(node: onnx.NodeProto) -> str:
     return f"{node.op_type} {node.name!r}" if node.name else f"{node.op_type} of {node.output[0]!r}"
 
 
-def _parse(path: Path) -> onnx.ModelProto:
-    """The graph without its external data."""
-    if not path.is_file():
-        raise UsageError(f"{path}: {'is not a file' if path.exists() else 'does not exist'}.")
-    try:
-        model = onnx.load(str(path), format="protobuf", load_external_data=False)
-    except DecodeError as error:
-        raise UsageError(f"{path}: not an ONNX file, or cut short ({error}).") from error
-    # Few bytes are no valid protobuf at all: an empty file is an empty message.
-    if not model.ir_version or not model.graph.output:
-        raise UsageError(f"{path}: not an ONNX file, or cut short (it holds no graph).")
-    return model
-
-
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     if not value.type.HasField("tensor_type"):
         kind = value.type.WhichOneof("value") or "nothing"
         raise UsageError(f"{value.name!r} is of type {kind}, needs to be a tensor.")
     dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name
     return TensorSpec(name=value.name, dtype=dtype, shape=dims(value))
-
-
-def _external_files(model: onnx.ModelProto, path: Path) -> list[Path]:
-    """Files beside `path` that hold weights, sorted. Raises `UsageError` if one is not there."""
-    names = {
-        entry.value
-        for tensor in _tensors(model.graph)
-        if tensor.data_location == onnx.TensorProto.EXTERNAL
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    folder = path.parent.resolve()
-    for name in sorted(names):
-        # A graph is foreign data: it may not make us read, or hash, files elsewhere.
-        if not (folder / name).resolve().is_relative_to(folder):
-            raise UsageError(f"{path}: external data {name!r} lies outside the model's folder.")
-        if not (folder / name).is_file():
-            raise UsageError(
-                f"{path}: external data file {name!r} is missing beside it. "
-                f"Copy the .onnx and its data files together."
-            )
-    return [path.parent / name for name in sorted(names)]
-
-
-def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor stored in the graph, in nodes and sub-graphs too."""
-    yield from graph.initializer
-    for attribute in _attributes(graph.node):
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            yield from _tensors(inner)
-
-
-def _attributes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.AttributeProto]:
-    for node in nodes:
-        yield from node.attribute

@@ -15,9 +15,7 @@ def convert(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     """
     current = opset(model)
     if current > version:
-        raise NotApplied(
-            f"opset {current} is newer than {version} and stays; TensorRT 8.6 reads up to 17"
-        )
+        raise NotApplied(f"opset {current} is newer than {version} and stays")
     try:
         new = version_converter.convert_version(model, version)
     except (RuntimeError, version_converter.ConvertError) as error:

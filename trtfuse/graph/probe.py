@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
+from math import prod
 
 import numpy as np
 
 from trtfuse.core.card import InputCard
 from trtfuse.core.errors import UsageError
+from trtfuse.core.options import Sizes
 from trtfuse.core.specs import BATCH, Array, Arrays, TensorSpec
 from trtfuse.graph.card import AXES
 
 # Multiples of 32, as the strides of detectors need them; unequal, so that height and width cannot
 # pass for each other.
 _OPEN_SIZES = (64, 96)
+
+# A second choice: what answers at two sizes does not hold one of them as a number.
+_OTHER_SIZES = (96, 160)
+
+# Of one run's inputs. The largest picture that a person would export for, 8K, is 100 MB an item.
+_MOST_BYTES = 2 << 30
 
 # Both signs, so that a ReLU does not hide half of a graph.
 _RANGE_WITHOUT_CARD = (-1.0, 1.0)
@@ -28,13 +36,13 @@ class Items:
     count: int
     batched: Arrays
     shared: Arrays
+    whole: bool = False
+    """A row is all of an input, its batch included: items cannot be run together."""
 
     def rows(self, start: int, stop: int) -> dict[str, Array]:
         """The inputs of one run on the items from `start` to before `stop`."""
-        return {
-            **{name: array[start:stop] for name, array in self.batched.items()},
-            **self.shared,
-        }
+        rows = start if self.whole else slice(start, stop)
+        return {**{name: array[rows] for name, array in self.batched.items()}, **self.shared}
 
 
 def random_items(
@@ -43,7 +51,8 @@ def random_items(
     """`count` distinct items for `tensors`, whose sizes are numbers but for a first axis `BATCH`.
 
     Floats are uniform in the card's value range; uint8 covers its own, other integers 0 to 9, so
-    that they are valid as indices. Inputs without a batch axis are shared by all runs.
+    that they are valid as indices. Inputs without a batch axis are shared by all runs. Raises
+    `UsageError` for inputs that would not fit into memory.
     """
     rng = np.random.default_rng(seed)
     batched: dict[str, Array] = {}
@@ -51,25 +60,39 @@ def random_items(
     for tensor in tensors:
         has_batch = tensor.shape[:1] == (BATCH,)
         shape = tuple(int(n) for n in ((count, *tensor.shape[1:]) if has_batch else tensor.shape))
+        _require_room(tensor, shape)
         (batched if has_batch else shared)[tensor.name] = _random(rng, tensor, shape, card)
     return Items(count, batched, shared)
 
 
+def whole_items(
+    tensors: Sequence[TensorSpec], *, count: int, seed: int, card: InputCard | None = None
+) -> Items:
+    """`count` distinct sets of all of `tensors`, each as it is: for a graph of a fixed batch."""
+    rows = tuple(replace(one, shape=(BATCH, *one.shape)) for one in tensors)
+    return replace(random_items(rows, count=count, seed=seed, card=card), whole=True)
+
+
 def sized(
-    tensors: Sequence[TensorSpec], *, card: InputCard | None, shapes: Sequence[tuple[int, ...]] = ()
+    tensors: Sequence[TensorSpec],
+    *,
+    card: InputCard | None,
+    shapes: Sequence[Sizes] = (),
+    other: bool = False,
 ) -> tuple[TensorSpec, ...]:
     """`tensors` with a number for every axis but `BATCH`: from `shapes`, the card, or our choice.
 
-    `shapes` has one an input, without the batch. Raises `UsageError` if they do not fit.
+    `shapes` has one an input, without the batch. `other` makes another choice where it is ours.
+    Raises `UsageError` if they do not fit.
     """
     if shapes:
-        return _filled(tensors, shapes)
+        tensors = _filled(tensors, shapes)
     sizes: dict[str, int] = {}
+    fresh = cycle(_OTHER_SIZES if other else _OPEN_SIZES)
     for tensor in tensors:
         if card and tensor.name == card.name:
-            for axis, size in zip(AXES[card.layout][1:], _card_size(card), strict=True):
+            for axis, size in zip(AXES[card.layout][1:], _card_size(card, other), strict=True):
                 sizes[str(tensor.shape[axis])] = size
-    fresh = cycle(_OPEN_SIZES)
     for name in (n for tensor in tensors for n in tensor.shape if isinstance(n, str)):
         if name not in sizes and name != BATCH:
             sizes[name] = next(fresh)
@@ -111,9 +134,8 @@ def _shaped(tensor: TensorSpec, shape: Iterable[int | str]) -> TensorSpec:
     return replace(tensor, shape=tuple(shape))
 
 
-def _filled(
-    tensors: Sequence[TensorSpec], shapes: Sequence[tuple[int, ...]]
-) -> tuple[TensorSpec, ...]:
+def _filled(tensors: Sequence[TensorSpec], shapes: Sequence[Sizes]) -> tuple[TensorSpec, ...]:
+    """`tensors` with the sizes that `shapes` states as numbers."""
     if len(shapes) != len(tensors):
         raise UsageError(
             f"--shape: got {len(shapes)}, needs one for each input: "
@@ -121,7 +143,7 @@ def _filled(
         )
     filled = []
     for tensor, shape in zip(tensors, shapes, strict=True):
-        full: tuple[int | str, ...] = (BATCH, *shape) if tensor.shape[:1] == (BATCH,) else shape
+        full: Sizes = (BATCH, *shape) if tensor.shape[:1] == (BATCH,) else shape
         if len(full) != len(tensor.shape) or any(
             isinstance(own, int) and own != n for own, n in zip(tensor.shape, full, strict=True)
         ):
@@ -129,15 +151,26 @@ def _filled(
                 f"--shape {','.join(map(str, shape))}: input {tensor.name!r} is "
                 f"{list(tensor.shape)}; give its sizes without the batch."
             )
-        filled.append(_shaped(tensor, full))
+        sizes = zip(tensor.shape, full, strict=True)
+        filled.append(_shaped(tensor, (own if isinstance(n, str) else n for own, n in sizes)))
     return tuple(filled)
 
 
-def _card_size(card: InputCard) -> tuple[int, int]:
+def _card_size(card: InputCard, other: bool) -> tuple[int, int]:
     if card.size != "dynamic":
         return card.size
-    height, width = (-(-size // card.multiple) * card.multiple for size in _OPEN_SIZES)
+    choice = _OTHER_SIZES if other else _OPEN_SIZES
+    height, width = (-(-size // card.multiple) * card.multiple for size in choice)
     return height, max(width, height + card.multiple)
+
+
+def _require_room(tensor: TensorSpec, shape: tuple[int, ...]) -> None:
+    if (size := prod(shape) * np.dtype(tensor.dtype).itemsize) > _MOST_BYTES:
+        raise UsageError(
+            f"input {tensor.name!r}: {list(tensor.shape)} takes {size / 2**30:.1f} GB for the "
+            f"{shape[0] if shape else 1} items of a proof, needs to be below 2. "
+            f"Give smaller sizes with --shape or a card, or change the graph."
+        )
 
 
 def _random(

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import io
 import logging
-import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx
 import torch
 
-from trtfuse.core.errors import ExportFailed, UnknownName, UsageError
+from trtfuse.core.card import InputCard
+from trtfuse.core.errors import ExportFailed, UsageError
+from trtfuse.core.options import ExportOptions, Sizes
 from trtfuse.core.specs import BATCH, Array, Arrays, TensorSpec
+from trtfuse.graph import torchfiles
+from trtfuse.graph.card import AXES
 from trtfuse.graph.check import Run
 from trtfuse.graph.model import opset as opset_of
 from trtfuse.graph.model import signature
+from trtfuse.graph.target import named
+from trtfuse.graph.wire import outline
 
 # Two: an exporter that reads the batch as a number then bakes a 2, which is told from sizes of 1.
 TRACED_BATCH = 2
+
+# Of axes that are open, when a module is traced: unequal, and no power of two alone.
+_TRACED_SIZES = (96, 160)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
     """A graph made from a module, and the module as a function of named arrays."""
 
-    model: onnx.ModelProto
+    path: Path
+    """The graph, with external data beside it; in the scratch folder."""
     run: Run
     inputs: tuple[TensorSpec, ...]
-    """What `run` takes: any batch."""
+    """What `run` takes."""
+    shapes: tuple[Sizes, ...]
+    """Sizes for a proof, one an input without the batch."""
     notes: tuple[str, ...]
 
 
@@ -52,37 +59,137 @@ class _Flat(torch.nn.Module):
 
 
 @contextmanager
-def traced(
-    factory: str, *, shapes: Sequence[tuple[int, ...]], opset: int, seed: int
-) -> Iterator[Traced]:
-    """The module that `factory` ("package.module:name") makes, as a graph with a dynamic batch.
+def traced(options: ExportOptions, card: InputCard | None, scratch: Path) -> Iterator[Traced]:
+    """What `options.model` names, as a graph with a dynamic batch; written below `scratch`.
 
-    `shapes` has one float32 input each, without the batch. The module is in eval mode inside the
-    block; the modes it came with are restored after. Raises `UsageError`, or `ExportFailed` where
-    neither of PyTorch's exporters makes a graph.
+    The module is in eval mode inside the block; the modes it came with are restored after. Raises
+    `UsageError`, or `ExportFailed` where neither of PyTorch's exporters makes a graph.
     """
-    module = _made(factory)
-    names = _input_names(module, shapes, factory)
-    notes = ["the module was in training mode; exported in eval mode"] if module.training else []
-    generator = torch.Generator().manual_seed(seed)
-    examples = tuple(torch.rand(TRACED_BATCH, *shape, generator=generator) for shape in shapes)
+    if options.model.endswith(".pt2"):
+        yield _program(options, scratch)
+        return
+    module, notes = torchfiles.module(options)
+    inputs = _inputs(options, torchfiles.input_names(module, options), card)
+    examples = tuple(_example(one, options.seed + n) for n, one in enumerate(inputs))
     with _evaluating(module):
         with torch.no_grad():
             found = list(_named_outputs(module(*examples)))
         notes += [f"output {name!r} is None and was dropped" for name, t in found if t is None]
-        ends = _Names(names, [name for name, tensor in found if tensor is not None])
-        _require_distinct(ends)
-        flat = _Flat(module).eval()
-        model, exporter = _exported(flat, examples, ends, opset)
+        outputs = [name for name, tensor in found if tensor is not None]
+        _require_distinct([one.name for one in inputs], outputs)
+        job = _Trace(_Flat(module).eval(), examples, inputs, outputs, _version(options))
+        path, exporter = _exported(job, scratch)
         yield Traced(
-            model=model,
-            run=_runner(flat, ends),
-            inputs=tuple(
-                TensorSpec(name=name, dtype="float32", shape=(BATCH, *shape))
-                for name, shape in zip(names, shapes, strict=True)
-            ),
+            path=path,
+            run=_runner(job.module, [one.name for one in inputs], outputs),
+            inputs=tuple(one.taken for one in inputs),
+            shapes=tuple(one.sizes for one in inputs),
             notes=(*notes, exporter),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """An input of a module, and which of its axes are dynamic."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    """As traced, batch included."""
+    axes: dict[int, str]
+    """Names of the dynamic axes."""
+
+    @property
+    def taken(self) -> TensorSpec:
+        """What the module takes: the sizes it is traced at, any batch."""
+        shape = (BATCH if self.axes.get(n) == BATCH else size for n, size in enumerate(self.shape))
+        return TensorSpec(name=self.name, dtype=self.dtype, shape=tuple(shape))
+
+    @property
+    def sizes(self) -> Sizes:
+        """The traced sizes, without the batch."""
+        return self.shape[1:] if self.axes.get(0) == BATCH else self.shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """All that an exporter is given."""
+
+    module: _Flat
+    examples: tuple[torch.Tensor, ...]
+    inputs: tuple[_Input, ...]
+    outputs: list[str]
+    opset: int
+
+
+def _version(options: ExportOptions) -> int:
+    return options.opset or named(options.target).opset
+
+
+def _inputs(
+    options: ExportOptions, names: Sequence[str], card: InputCard | None
+) -> tuple[_Input, ...]:
+    dtypes = options.dtypes or ("float32",) * len(names)
+    inputs = []
+    for name, dtype, given in zip(names, dtypes, options.shapes, strict=True):
+        batched = not options.static_batch and name in (options.batch_inputs or names)
+        shape: Sizes = (TRACED_BATCH, *given) if batched else given
+        axes = {n: size for n, size in enumerate(shape) if isinstance(size, str)}
+        if batched:
+            axes[0] = BATCH
+        if card and card.name == name and card.size == "dynamic" and len(shape) == 4:
+            axes |= zip(AXES[card.layout][1:], ("height", "width"), strict=True)
+        traced_sizes = iter(_TRACED_SIZES * len(shape))
+        sizes = tuple(next(traced_sizes) if isinstance(n, str) else n for n in shape)
+        inputs.append(_Input(name, dtype, sizes, axes))
+    return tuple(inputs)
+
+
+def _example(one: _Input, seed: int) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, one.dtype)
+    generator = torch.Generator().manual_seed(seed)
+    if dtype.is_floating_point:
+        return torch.rand(one.shape, generator=generator).to(dtype)
+    end = 2 if dtype == torch.bool else 10
+    return torch.randint(0, end, one.shape, generator=generator).to(dtype)
+
+
+def _program(options: ExportOptions, scratch: Path) -> Traced:
+    """A .pt2: its sizes, types and open axes are those it was exported with."""
+    program = torchfiles.program(Path(options.model))
+    inputs = torchfiles.program_inputs(program)
+    module = _Flat(program.module())
+    sizes = [tuple(n if isinstance(n, int) else 3 for n in one.shape) for one in inputs]
+    examples = [
+        _example(_Input(one.name, one.dtype, size, {}), options.seed)
+        for one, size in zip(inputs, sizes, strict=True)
+    ]
+    with torch.no_grad():
+        found = list(_named_outputs(program.module()(*examples)))
+    outputs = [name for name, tensor in found if tensor is not None]
+    names = [one.name for one in inputs]
+    _require_distinct(names, outputs)
+    path = scratch / "program.onnx"
+    with _quiet():
+        made = torch.onnx.export(
+            program,
+            dynamo=True,
+            opset_version=_version(options),
+            input_names=names,
+            output_names=outputs,
+            verbose=False,
+        )
+        if made is None:
+            raise ExportFailed(f"{options.model}: torch.onnx.export returned nothing.")
+        made.save(str(path), external_data=True)
+    dropped = [f"output {name!r} is None and was dropped" for name, t in found if t is None]
+    return Traced(
+        path=path,
+        run=_runner(module, names, outputs),
+        inputs=inputs,
+        shapes=options.shapes,
+        notes=(*dropped, "exported with torch.export"),
+    )
 
 
 @contextmanager
@@ -95,60 +202,6 @@ def _evaluating(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for part, mode in modes.items():
             part.training = mode
-
-
-@dataclass(frozen=True, slots=True)
-class _Names:
-    inputs: list[str]
-    outputs: list[str]
-
-
-def _made(factory: str) -> torch.nn.Module:
-    module_name, _, name = factory.partition(":")
-    with _current_folder_importable():
-        try:
-            python = importlib.import_module(module_name)
-        except ImportError as error:
-            raise UsageError(f"{factory}: cannot import {module_name} ({error}).") from error
-        make = getattr(python, name, None)
-        if make is None:
-            known = [n for n, value in vars(python).items() if callable(value) and n[0] != "_"]
-            raise UnknownName.among(f"factory in {module_name}", name, known)
-        made = make() if callable(make) and not isinstance(make, torch.nn.Module) else make
-    if not isinstance(made, torch.nn.Module):
-        raise UsageError(
-            f"{factory}: gave a {type(made).__name__}, needs to be a callable without arguments "
-            f"that returns a torch.nn.Module."
-        )
-    return made
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    folder = str(Path.cwd())
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
-
-
-def _input_names(
-    module: torch.nn.Module, shapes: Sequence[tuple[int, ...]], factory: str
-) -> list[str]:
-    """Names of forward's first parameters, one a shape. Raises `UsageError` if too few or many."""
-    parameters = [
-        parameter
-        for parameter in inspect.signature(module.forward).parameters.values()
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    needed = [one.name for one in parameters if one.default is one.empty]
-    if not len(needed) <= len(shapes) <= len(parameters) or not shapes:
-        raise UsageError(
-            f"{factory}: forward takes {', '.join(needed) or 'no named input'}; got "
-            f"{len(shapes)} shapes. Give one --shape an input, without the batch: --shape 3,256,256"
-        )
-    return [one.name for one in parameters[: len(shapes)]]
 
 
 def _named_outputs(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor | None]]:
@@ -168,8 +221,8 @@ def _named_outputs(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tens
         )
 
 
-def _require_distinct(names: _Names) -> None:
-    uses = Counter([*names.inputs, *names.outputs])
+def _require_distinct(inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    uses = Counter([*inputs, *outputs])
     if shared := [name for name, count in uses.items() if count > 1]:
         raise UsageError(
             f"the module uses the name {', '.join(shared)} for more than one of its inputs and "
@@ -177,83 +230,86 @@ def _require_distinct(names: _Names) -> None:
         )
 
 
-def _runner(flat: _Flat, names: _Names) -> Run:
+def _runner(flat: _Flat, inputs: Sequence[str], outputs: Sequence[str]) -> Run:
     def run(feeds: Arrays) -> dict[str, Array]:
         with torch.no_grad():
             # Copies: a module may write into its input.
-            tensors = flat(*(torch.tensor(feeds[name]) for name in names.inputs))
-        return {name: t.detach().numpy() for name, t in zip(names.outputs, tensors, strict=True)}
+            tensors = flat(*(torch.tensor(feeds[name]) for name in inputs))
+        return {name: t.detach().numpy() for name, t in zip(outputs, tensors, strict=True)}
 
     return run
 
 
-def _exported(
-    flat: _Flat, examples: tuple[torch.Tensor, ...], names: _Names, version: int
-) -> tuple[onnx.ModelProto, str]:
+def _exported(job: _Trace, scratch: Path) -> tuple[Path, str]:
     """The first exporter's graph that has a dynamic batch and the wanted opset, else the next best.
 
     torch.export can answer a request for a dynamic batch with a static graph and no warning, and
     may keep its own opset 18: neither is an error to it, so the graph itself is looked at.
     """
-    made: list[tuple[onnx.ModelProto, str]] = []
+    made: list[tuple[bool, Path, str]] = []
     reasons: list[str] = []
-    for label, exporter in (("torch.export", _with_dynamo), ("TorchScript", _with_torchscript)):
+    exporters: tuple[tuple[str, Callable[[_Trace, Path], None]], ...] = (
+        ("torch.export", _with_dynamo),
+        ("TorchScript", _with_torchscript),
+    )
+    for label, exporter in exporters:
+        path = scratch / f"{label}.onnx"
         try:
             with _quiet():
-                model = exporter(flat, examples, names, version)
+                exporter(job, path)
         # Both raise RuntimeError and its kin; TorchScript passes on the module's own errors.
         except (ImportError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             reasons.append(f"{label} failed: {' '.join(str(error).split())[:300]}")
             continue
-        if _is_dynamic(model) and opset_of(model) == version:
-            return model, "; ".join([f"exported with {label}", *reasons])
-        found = f"opset {opset_of(model)}" if _is_dynamic(model) else "a static batch"
+        model = outline(path)
+        opened = _opened(signature(model).inputs, job.inputs)
+        if opened and opset_of(model) == job.opset:
+            return path, "; ".join([f"exported with {label}", *reasons])
+        found = f"opset {opset_of(model)}" if opened else "a static axis"
         reasons.append(f"{label} gave {found}")
-        made.append((model, label))
+        made.append((opened, path, label))
     if not made:
         raise ExportFailed(f"neither of PyTorch's exporters makes a graph. {'; '.join(reasons)}.")
-    model, label = max(made, key=lambda one: _is_dynamic(one[0]))
-    return model, "; ".join([f"exported with {label}", *reasons])
+    _, path, label = max(made, key=lambda one: one[0])
+    return path, "; ".join([f"exported with {label}", *reasons])
 
 
-def _is_dynamic(model: onnx.ModelProto) -> bool:
-    return all(isinstance(tensor.shape[0], str) for tensor in signature(model).inputs)
+def _opened(tensors: Sequence[TensorSpec], inputs: Sequence[_Input]) -> bool:
+    """Whether every axis that was asked to be dynamic is."""
+    axes = {one.name: one.axes for one in inputs}
+    return all(isinstance(one.shape[n], str) for one in tensors for n in axes[one.name])
 
 
-def _with_dynamo(
-    flat: _Flat, examples: tuple[torch.Tensor, ...], names: _Names, version: int
-) -> onnx.ModelProto:
-    batch = torch.export.Dim(BATCH)
+def _with_dynamo(job: _Trace, path: Path) -> None:
+    dims = {name: torch.export.Dim(name) for one in job.inputs for name in one.axes.values()}
     program = torch.onnx.export(
-        flat,
-        examples,
+        job.module,
+        job.examples,
         dynamo=True,
-        opset_version=version,
-        input_names=names.inputs,
-        output_names=names.outputs,
-        dynamic_shapes=(tuple({0: batch} for _ in examples),),
+        opset_version=job.opset,
+        input_names=[one.name for one in job.inputs],
+        output_names=job.outputs,
+        dynamic_shapes=(tuple({n: dims[a] for n, a in one.axes.items()} for one in job.inputs),),
         verbose=False,
     )
     if program is None:
         raise RuntimeError("returned nothing")
-    return program.model_proto
+    program.save(str(path), external_data=True)
 
 
-def _with_torchscript(
-    flat: _Flat, examples: tuple[torch.Tensor, ...], names: _Names, version: int
-) -> onnx.ModelProto:
-    buffer = io.BytesIO()
+def _with_torchscript(job: _Trace, path: Path) -> None:
+    batched = any(one.axes.get(0) == BATCH for one in job.inputs)
     torch.onnx.export(
-        flat,
-        examples,
-        buffer,  # type: ignore[arg-type]  # its annotation forgets what its docstring allows
+        job.module,
+        job.examples,
+        str(path),
         dynamo=False,
-        opset_version=version,
-        input_names=names.inputs,
-        output_names=names.outputs,
-        dynamic_axes={name: {0: BATCH} for name in (*names.inputs, *names.outputs)},
+        opset_version=job.opset,
+        input_names=[one.name for one in job.inputs],
+        output_names=job.outputs,
+        dynamic_axes={one.name: one.axes for one in job.inputs}
+        | ({name: {0: BATCH} for name in job.outputs} if batched else {}),
     )
-    return onnx.load_from_string(buffer.getvalue())
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,26 +13,34 @@ from trtfuse.core import card as cards
 from trtfuse.core.card import Card
 from trtfuse.core.errors import UsageError
 from trtfuse.core.extras import require
-from trtfuse.core.options import ExportOptions
+from trtfuse.core.options import ExportOptions, Sizes
 from trtfuse.core.specs import TensorSpec
 from trtfuse.graph.check import Reference, Run
-from trtfuse.graph.model import get_card, load, signature
+from trtfuse.graph.doubles import in_float32, narrow
+from trtfuse.graph.model import get_card, signature
+from trtfuse.graph.tidy import tidied
+from trtfuse.graph.weights import gather
+from trtfuse.graph.wire import outline
+
+# One is what everybody runs; two and five are on either side of what exporters and users fix.
+BATCHES = (1, 2, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A graph as it came, and `run`, which answers rightly by definition."""
+    """A graph as it came, and a witness, which answers rightly by definition."""
 
     model: onnx.ModelProto
-    run: Run
+    folder: Path | None
+    """Where its large tensors are."""
+    witness: Callable[[], Run]
+    """Opens what runs the source. It holds a session or a module: let go of it soon."""
     takes: tuple[TensorSpec, ...]
-    """The shapes that `run` takes; not always those that the graph declares."""
-    batches: tuple[int, ...]
-    """Sizes of the batches that a proof runs; 1 is one of them."""
+    """The shapes that the witness takes; not always those that the graph declares."""
     traced_at: int
     """The batch that constants of the graph may hold though its inputs are open."""
     card: Card | None
-    shapes: tuple[tuple[int, ...], ...] = ()
+    shapes: tuple[Sizes, ...] = ()
     """Sizes for open axes, one an input without the batch; empty: ours to choose."""
     notes: tuple[str, ...] = ()
 
@@ -43,49 +51,67 @@ def is_factory(model: str) -> bool:
 
 
 @contextmanager
-def opened(options: ExportOptions) -> Iterator[Source]:
-    """The source that `options.model` names, usable inside the block.
+def opened(options: ExportOptions, scratch: Path) -> Iterator[Source]:
+    """The source that `options.model` names, usable inside the block; its weights in `scratch`.
 
     Raises `UsageError` (no such file or factory, a card that cannot be read) or `ExportFailed`.
     """
     card = _read_card(options.card) if options.card else None
-    if is_factory(options.model):
-        with _from_pytorch(options, card) as source:
+    if is_factory(options.model) or Path(options.model).suffix in (".pt", ".pt2", ".pth"):
+        with _from_pytorch(options, card, scratch) as source:
             yield source
     else:
-        yield _from_onnx(options, card)
+        _refuse_torch_options(options)
+        yield _from_onnx(options, card, scratch)
 
 
-def _from_onnx(options: ExportOptions, card: Card | None) -> Source:
-    model = load(Path(options.model))
+def _from_onnx(options: ExportOptions, card: Card | None, scratch: Path) -> Source:
+    path = Path(options.model)
+    original = outline(path)
+    gather(original, path.parent, scratch, source=options.model)
+    takes = signature(original).inputs
+    model = tidied(original, source=options.model)
+    notes = narrow(model, scratch)
     return Source(
         model=model,
-        run=Reference(model),
-        takes=signature(model).inputs,
-        batches=(1, 4),
+        folder=scratch,
+        witness=lambda: in_float32(Reference(original, scratch), takes),
+        takes=takes,
         traced_at=1,
-        card=card or get_card(model, source=options.model),
+        card=card or get_card(original, source=options.model),
         shapes=options.shapes,
+        notes=notes,
     )
 
 
 @contextmanager
-def _from_pytorch(options: ExportOptions, card: Card | None) -> Iterator[Source]:
+def _from_pytorch(options: ExportOptions, card: Card | None, scratch: Path) -> Iterator[Source]:
     require("torch", extra="torch", purpose="exporting from PyTorch")
+    require("onnxscript", extra="torch", purpose="exporting from PyTorch")
     from trtfuse.graph.pytorch import TRACED_BATCH, traced
 
-    with traced(
-        options.model, shapes=options.shapes, opset=options.opset, seed=options.seed
-    ) as trace:
+    with traced(options, card.input if card else None, scratch) as trace:
+        model = outline(trace.path)
+        gather(model, trace.path.parent, scratch, source=options.model)
+        model = tidied(model, source=options.model)
+        notes = narrow(model, scratch)
         yield Source(
-            model=trace.model,
-            run=trace.run,
+            model=model,
+            folder=scratch,
+            witness=lambda: in_float32(trace.run, trace.inputs),
             takes=trace.inputs,
-            # 2 is the batch that was traced, 1 and 5 lie on either side of it.
-            batches=(1, 2, 5),
             traced_at=TRACED_BATCH,
             card=card,
-            notes=trace.notes,
+            shapes=trace.shapes,
+            notes=(*trace.notes, *notes),
+        )
+
+
+def _refuse_torch_options(options: ExportOptions) -> None:
+    if options.arguments or options.weights or options.dtypes:
+        raise UsageError(
+            f"{options.model}: --arg, --weights and types in --shape are for PyTorch factories; "
+            f"an .onnx has its weights and types."
         )
 
 
