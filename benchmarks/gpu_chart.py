@@ -37,19 +37,20 @@ def _panel(
     left: int,
     top: int,
 ) -> str:
-    values = [middle.get((net, batch, path), 0.0) for path in paths]
-    largest = max(values) or 1.0
+    values = [middle.get((net, batch, path)) for path in paths]
+    largest = max((value for value in values if value), default=1.0)
     lines = [
         f'<text x="{left + 8}" y="{top + 20}" font-weight="bold">'
         f"{net}, batch {batch} (items/s)</text>\n"
     ]
     for place, (path, value) in enumerate(zip(paths, values, strict=True)):
         y = top + _HEAD + place * (_BAR + _GAP)
-        length = round((_WIDE - _LABEL - 80) * value / largest)
+        length = round((_WIDE - _LABEL - 80) * (value or 0.0) / largest)
+        said = f"{value:,.0f}" if value else "not measured"
         colour = _COLOURS[path.split(" ")[0].split(".")[0]]
         lines.append(
             f'<text x="{left + _LABEL - 6}" y="{y + 12}" text-anchor="end">{path}</text>'
             f'<rect x="{left + _LABEL}" y="{y}" width="{length}" height="{_BAR}" fill="{colour}"/>'
-            f'<text x="{left + _LABEL + length + 5}" y="{y + 12}">{value:,.0f}</text>\n'
+            f'<text x="{left + _LABEL + length + 5}" y="{y + 12}">{said}</text>\n'
         )
     return "".join(lines)

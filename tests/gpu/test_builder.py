@@ -13,10 +13,11 @@ from tests import models
 from tests.gpu import graphs
 from tests.gpu.samples import LINE, PICTURE, PIXELS, request
 from trtfuse.core.errors import BuildFailed, DeviceError, UsageError
-from trtfuse.core.specs import BuildRequest, DeviceSpec, ShapeRange, TrtSettings
+from trtfuse.core.specs import BuildRequest, DeviceSpec, Precision, ShapeRange, TrtSettings
 from trtfuse.gpu import builder
 from trtfuse.gpu.builder import check_profile, check_settings, timing_file
-from trtfuse.gpu.tensorrt import Abilities, door, installed
+from trtfuse.gpu.network import permissions
+from trtfuse.gpu.tensorrt import Abilities, door, has_bfloat16, installed, typed
 from trtfuse.pool.spawn import run_in_child
 
 ROOT = Path(__file__).parents[2]
@@ -138,6 +139,8 @@ def test_rtx_is_known_by_what_it_has() -> None:
         profile_sharing=False,
         same_capability=True,
     )
+    assert typed("tensorrt_rtx", "1.5.0")
+    assert has_bfloat16("tensorrt_rtx", "1.5.0")
 
 
 def test_a_runtime_tells_its_version_without_being_loaded() -> None:
@@ -200,3 +203,19 @@ def test_a_setting_of_the_other_runtime_is_an_error(
 def test_timings_are_kept_apart_by_tensorrt_gpu_and_driver() -> None:
     gpu = DeviceSpec(name="NVIDIA H200", kind="cuda", features="sm90 140GiB driver580")
     assert timing_file("8.6.0", gpu) == "timings-8.6.0-nvidia-h200-sm90-140gib-driver580.cache"
+
+
+@pytest.mark.parametrize(
+    ("precision", "types", "quantized", "flags"),
+    [
+        (Precision.FP32, {"float32"}, False, set()),
+        (Precision.FP16, {"float32"}, False, {"fp16"}),
+        (Precision.FP32, {"float32", "float16"}, False, {"fp16"}),
+        (Precision.INT8, {"float32"}, True, {"int8", "fp16"}),
+        (Precision.BF16, {"float32"}, False, {"bf16"}),
+    ],
+)
+def test_a_weakly_typed_builder_is_permitted_what_the_engine_is_to_compute_in(
+    precision: Precision, types: set[str], quantized: bool, flags: set[str]
+) -> None:
+    assert set(permissions(precision, types=types, quantized=quantized)) == flags

@@ -96,7 +96,7 @@ class Network:
             "profiling_verbosity": trt.ProfilingVerbosity.LAYER_NAMES_ONLY,
             "builder_optimization_level": settings.optimization_level,
             **self._limits(settings),
-            **self._permissions(),
+            **self._permissions(precision),
             **self._compatibility(settings),
         }
         create = CreateConfigRTX if self._door.abilities.portable else CreateConfig
@@ -115,27 +115,19 @@ class Network:
         pool = self._trt.MemoryPoolType.WORKSPACE
         return {"memory_pool_limits": {pool: settings.workspace_bytes}}
 
-    def _permissions(self) -> dict[str, bool]:
-        """The precision flags that a typed graph needs on a weakly typed builder.
-
-        TensorRT 11 and RTX take precision from the graph. To 8.6 and 10 the graph's types are a
-        wish, and these flags the permission.
-        """
+    def _permissions(self, precision: Precision) -> dict[str, bool]:
+        """The precision flags that a typed graph needs on a weakly typed builder."""
         if not self._door.abilities.weakly_typed:
             return {}
         layers = [self._network.get_layer(i) for i in range(self._network.num_layers)]
         tensors = [self._network.get_input(i) for i in range(self._network.num_inputs)]
         tensors += [layer.get_output(i) for layer in layers for i in range(layer.num_outputs)]
-        types = {dtype_name(tensor.dtype) for tensor in tensors}
         kinds = (self._trt.LayerType.QUANTIZE, self._trt.LayerType.DEQUANTIZE)
-        quantized = any(layer.type in kinds for layer in layers)
-        # What Q/DQ pairs leave out is computed in FP16: see Precision.INT8.
-        wanted = {
-            "int8": quantized,
-            "fp16": quantized or "float16" in types,
-            "bf16": "bf16" in types,
-        }
-        return {name: True for name, is_wanted in wanted.items() if is_wanted}
+        return permissions(
+            precision,
+            types={dtype_name(tensor.dtype) for tensor in tensors},
+            quantized=any(layer.type in kinds for layer in layers),
+        )
 
     def _compatibility(self, settings: TrtSettings) -> dict[str, Any]:
         """On which GPUs and releases, other than these, the engine is to run."""
@@ -159,6 +151,22 @@ class Network:
             # plan may run any.
             options |= {"version_compatible": True, "exclude_lean_runtime": True}
         return options
+
+
+def permissions(precision: Precision, *, types: set[str], quantized: bool) -> dict[str, bool]:
+    """Flags of a weakly typed builder, from the engine's precision and what the graph says.
+
+    To TensorRT 8.6 and 10 the graph's types are a wish, and these flags the permission. The types
+    of the parsed network alone were not enough: with them, 8.6 ran a half ResNet-50 at about the
+    speed of TF32 (H200, batch 64: 18,074 items/s, benchmarks/results/vs_pytorch.json).
+    """
+    wanted = {
+        "int8": quantized,
+        # What Q/DQ pairs leave out is computed in FP16: see Precision.INT8.
+        "fp16": quantized or precision is Precision.FP16 or "float16" in types,
+        "bf16": precision is Precision.BF16 or "bf16" in types,
+    }
+    return {name: True for name, is_wanted in wanted.items() if is_wanted}
 
 
 def _fault(error: Any) -> str:
