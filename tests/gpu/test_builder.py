@@ -16,8 +16,7 @@ from trtfuse.core.errors import BuildFailed, DeviceError, UsageError
 from trtfuse.core.specs import BuildRequest, DeviceSpec, Precision, ShapeRange, TrtSettings
 from trtfuse.gpu import builder
 from trtfuse.gpu.builder import check_profile, check_settings, timing_file
-from trtfuse.gpu.network import permissions
-from trtfuse.gpu.tensorrt import Abilities, door, has_bfloat16, installed, typed
+from trtfuse.gpu.tensorrt import Abilities, door, has_bfloat16, installed, permissions, typed
 from trtfuse.pool.spawn import run_in_child
 
 ROOT = Path(__file__).parents[2]

@@ -11,15 +11,22 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from PIL import Image
 
 from tests.contracts.runner import NO_RING, RunnerContract, rows, run
 from tests.gpu import graphs
 from tests.gpu.samples import LINE, PICTURE, PIXELS, manifest, request
+from tests.models import brighter
+from trtfuse.build.build import build
 from trtfuse.core.errors import ChildDied, DeviceError, EngineMismatch, ShapeMismatch
 from trtfuse.core.flow import OpenRunner, Runner
-from trtfuse.core.specs import Array, ShapeRange
-from trtfuse.gpu import builder, devices
+from trtfuse.core.options import BuildOptions, InferOptions
+from trtfuse.core.specs import Array, Precision, ShapeRange
+from trtfuse.gpu import builder, devices, driver
+from trtfuse.gpu.room import fitting
 from trtfuse.gpu.runner import OpenTrt
+from trtfuse.gpu.tensorrt import door, has_bfloat16, installed, typed
+from trtfuse.infer import infer
 from trtfuse.pool.arrays import map_batches
 from trtfuse.pool.pool import Pool, Seat
 from trtfuse.pool.slots import created, for_engine
@@ -373,3 +380,44 @@ def test_a_killed_gpu_worker_costs_no_batch(engines: Engines) -> None:
     assert len(got) == len(batches)
     for a, b in zip(expected, got, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_what_is_told_of_tensorrt_without_loading_it_is_true() -> None:
+    found = installed("tensorrt")
+    assert found
+    weakly_typed, has_flag = run_in_child(loaded, name="asking")
+    assert typed("tensorrt", found) is not weakly_typed
+    assert has_bfloat16("tensorrt", found) is (has_flag or not weakly_typed)
+
+
+def loaded() -> tuple[bool, bool]:
+    """Whether precisions need flags, and whether there is one for bfloat16."""
+    driver.claim(DEVICE)
+    found = door("tensorrt")
+    return found.abilities.weakly_typed, hasattr(found.trt.BuilderFlag, "BF16")
+
+
+def test_instances_that_fit_are_counted_by_opening_one(engines: Engines) -> None:
+    opener = engines(graphs.line, LINE)
+    free = devices.free_bytes(devices.named(DEVICE))
+    count = run_in_child(fitting, opener, DEVICE, name="probe")
+    assert 1 <= count <= free // (64 << 20)  # a CUDA context takes more than that
+
+
+def test_the_two_commands_build_for_a_gpu_and_run_on_it(tmp_path: Path) -> None:
+    model = brighter(tmp_path / "brighter.onnx")
+    Image.new("RGB", (32, 24), (100, 50, 20)).save(tmp_path / "a.png")
+    sizes = ((8, 8), (24, 32), (64, 64))
+    asked = BuildOptions(
+        model=model, gpus="0", sizes=sizes, engines=tmp_path / "engines", precision=Precision.FP16
+    )
+    (outcome,) = build(asked, lambda _: None).outcomes
+    assert outcome.engine.manifest.lane_bytes > 0
+    assert outcome.engine.manifest.request.runtime == "tensorrt"
+    options = InferOptions(
+        source=tmp_path / "a.png", output=tmp_path / "out", engines=asked.engines, workers=2
+    )
+    report = infer(options, watch=lambda _: None)
+    assert [one.device for one in report.devices] == [DEVICE, DEVICE]
+    with Image.open(tmp_path / "out" / "a.png") as picture:
+        assert picture.getpixel((16, 12)) == (50, 25, 10)

@@ -18,7 +18,7 @@ from polygraphy.exception import PolygraphyException
 from trtfuse.core.errors import BuildFailed, UsageError
 from trtfuse.core.files import replacing
 from trtfuse.core.specs import Precision, ShapeRange, TrtSettings
-from trtfuse.gpu.tensorrt import Door, dtype_name
+from trtfuse.gpu.tensorrt import Door, dtype_name, permissions
 from trtfuse.gpu.words import Share
 
 Profile = tuple[tuple[str, ShapeRange], ...]
@@ -151,22 +151,6 @@ class Network:
             # plan may run any.
             options |= {"version_compatible": True, "exclude_lean_runtime": True}
         return options
-
-
-def permissions(precision: Precision, *, types: set[str], quantized: bool) -> dict[str, bool]:
-    """Flags of a weakly typed builder, from the engine's precision and what the graph says.
-
-    To TensorRT 8.6 and 10 the graph's types are a wish, and these flags the permission. The types
-    of the parsed network alone were not enough: with them, 8.6 ran a half ResNet-50 at about the
-    speed of TF32 (H200, batch 64: 18,074 items/s, benchmarks/results/vs_pytorch.json).
-    """
-    wanted = {
-        "int8": quantized,
-        # What Q/DQ pairs leave out is computed in FP16: see Precision.INT8.
-        "fp16": quantized or precision is Precision.FP16 or "float16" in types,
-        "bf16": precision is Precision.BF16 or "bf16" in types,
-    }
-    return {name: True for name, is_wanted in wanted.items() if is_wanted}
 
 
 def _fault(error: Any) -> str:
