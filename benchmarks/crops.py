@@ -58,7 +58,7 @@ def tensors(count: int, size: int, *, seed: int = 0) -> Array:
         np.asarray(Image.fromarray(np.ascontiguousarray(one)).resize((size, size)), np.float32)
         for one in crops(count, seed=seed)
     ]
-    return np.stack(made).transpose(0, 3, 1, 2) / 255
+    return np.asarray(np.stack(made).transpose(0, 3, 1, 2) / np.float32(255))
 
 
 def write(count: int, folder: Path, *, seed: int = 0) -> Path:

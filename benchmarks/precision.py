@@ -1,6 +1,6 @@
 """What do INT8, FP16 and BF16 cost in quality, and what does nvidia-modelopt's INT8 cost?
 
-    python -m benchmarks.precision [--modelopt PYTHON]
+    python benchmarks/precision.py [--modelopt PYTHON]
 
 Three networks and real photographs: 64 crops calibrate, 16 others judge, against FP32 in ONNX
 Runtime without optimizations. Every graph is built by TensorRT-RTX, too. PYTHON is an interpreter
@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxsim
+from crops import tensors
+from precision_nets import SIZES, export
 
-from benchmarks.crops import tensors
-from benchmarks.precision_nets import SIZES, export
-from tests.graph.rtx import build
 from trtfuse.bench.report import conditions, write_result
 from trtfuse.calibrate.ranges import Limits, Origin, Ranges, measure
 from trtfuse.calibrate.recipe import Example, choose
 from trtfuse.calibrate.thresholds import parse_method
 from trtfuse.core.cores import usable_cores
-from trtfuse.core.specs import Array, Precision
+from trtfuse.core.specs import Array, BuildRequest, Precision, ShapeRange, TrtSettings
+from trtfuse.gpu import builder
 from trtfuse.graph import precision
 from trtfuse.graph.precision import Measured
 from trtfuse.graph.tap import Tap
@@ -89,14 +89,14 @@ def of_network(name: str, folder: Path, modelopt: Path | None) -> Iterator[dict[
             halves = precision.write(model, FP16, known)
             yield row("fp16", halves.model, judges, expected, size)
             # ONNX Runtime has no bfloat16 convolutions on CPUs: built, and not judged.
-            build(precision.write(model, BF16, known).model, {"input": (3, size, size)})
-            yield {"precision": "bf16", "built": True}
+            plan_bytes = built(precision.write(model, BF16, known).model, size)
+            yield {"precision": "bf16", "plan_mb": plan_bytes / 1e6}
     if modelopt:
         np.save(folder / "data.npy", inputs)
         for method in ("entropy", "max"):
             output = folder / f"{name}.{method}.onnx"
             script = ROOT / "benchmarks" / "precision_modelopt.py"
-            command = [modelopt, script, path, folder / "data.npy", method, output]
+            command = [*map(str, (modelopt, script, path, folder / "data.npy", method, output))]
             subprocess.run(command, check=True, capture_output=True)
             theirs = onnx.load(str(output))
             yield row(f"modelopt int8 {method}", theirs, judges, expected, size)
@@ -136,14 +136,33 @@ def row(
         float(np.square(x).sum()) for x in (got - expected, expected.astype(np.float64))
     )
     pairs = sum(node.op_type == "QuantizeLinear" for node in model.graph.node)
-    build(model, {"input": (3, size, size)})
     return {
         "precision": kind,
         "sqnr_db": round(10 * np.log10(signal / noise), 2),
         "largest_error": float(np.abs(got - expected).max() / np.abs(expected).max()),
         "q_nodes": pairs,
-        "built": True,
+        "plan_mb": built(model, size) / 1e6,
     }
+
+
+def built(model: onnx.ModelProto, size: int) -> int:
+    """Bytes of the engine that TensorRT-RTX builds. Raises BuildFailed where it builds none."""
+    shapes = (1, 3, size, size), (2, 3, size, size), (4, 3, size, size)
+    request = BuildRequest(
+        model_sha256="",
+        precision=FP32,  # the graph says it
+        profile=(("input", ShapeRange(min=shapes[0], opt=shapes[1], max=shapes[2])),),
+        device_name="",
+        device_features="",
+        runtime="tensorrt_rtx",
+        runtime_version="",
+        settings=TrtSettings(compute_capabilities=("8.6",)),
+    )
+    with TemporaryDirectory() as folder:
+        source, engine = Path(folder) / "net.onnx", Path(folder) / "engine.plan"
+        onnx.save(model, str(source))
+        builder.build(source, request, engine, "")
+        return engine.stat().st_size
 
 
 if __name__ == "__main__":

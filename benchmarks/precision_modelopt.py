@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from modelopt.onnx.quantization import quantize
+from modelopt.onnx.quantization import quantize  # type: ignore[import-not-found]
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ import warnings
 from pathlib import Path
 
 import torch
+from gpu_nets import UNet, resnet50
 from torch import nn
 
-from benchmarks.gpu_nets import UNet, resnet50
 from trtfuse.core.specs import Array
 
 SIZES = {"resnet50": 224, "unet": 256, "vit": 224}
@@ -59,8 +59,8 @@ class Vit(nn.Module):
 def make(name: str, pictures: Array) -> nn.Module:
     """The network in eval mode, its BatchNorm statistics those of `pictures` (n, 3, size, size)."""
     torch.manual_seed(0)
-    model = {"resnet50": resnet50, "unet": UNet, "vit": Vit}[name]()
-    if name == "unet":
+    model: nn.Module = {"resnet50": resnet50, "unet": UNet, "vit": Vit}[name]()
+    if isinstance(model, UNet):
         # As initialised its sigmoid stays within a thousandth of 0.5: a picture of nothing.
         nn.init.normal_(model.head.weight, std=0.2)
     for module in model.modules():

@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tasks": {"core"},
     "bench": {"core"},
     "testing": {"core"},
-    "build": {"core", "graph", "calibrate", "cpu", "pool", "io", "tasks"},
+    "build": {"core", "graph", "calibrate", "cpu", "gpu", "pool", "io", "tasks"},
     "infer": {"core", "build", "pool", "io", "tasks"},
     "cli": {"core", "graph", "build", "infer", "pool"},
     "__main__": {"cli"},

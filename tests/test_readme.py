@@ -83,7 +83,7 @@ def session(home: Path, text: str) -> None:
 
 
 def test_the_console_blocks_run_and_end_with_the_lines_shown(home: Path) -> None:
-    assert len(of("console")) == 4
+    assert len(of("console")) == 5
     assert (home / "photos-out" / "run.json").exists()
 
 

@@ -13,14 +13,14 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
-from trtfuse.build import backends, store
+from trtfuse import __version__
+from trtfuse.build.fleet import find
 from trtfuse.build.store import Engine
 from trtfuse.core.card import Card
 from trtfuse.core.cores import usable_cores
-from trtfuse.core.errors import CardError, UsageError
+from trtfuse.core.errors import CardError
 from trtfuse.core.files import replacing
 from trtfuse.core.flow import Failure, Outcome
 from trtfuse.core.options import InferOptions
@@ -47,7 +47,9 @@ class Plan:
 
     source: FolderSource
     output: Path
-    engine: Engine
+    engines: tuple[Engine, ...]
+    """Of one model, each for a device of its own; they differ in nothing that the ring knows."""
+    notes: tuple[str, ...]
     card: Card
     seats: tuple[Seat, ...]
     threads: Threads
@@ -80,8 +82,8 @@ def infer(options: InferOptions, *, watch: Watch, command: tuple[str, ...] = ())
         seconds = tally.seconds
     report = RunReport(
         command=command,
-        model=plan.engine.manifest.model,
-        engine=plan.engine.folder.name,
+        model=plan.engines[0].manifest.model,
+        engine=", ".join(engine.folder.name for engine in plan.engines),
         source=str(options.source),
         output=str(plan.output),
         items=tally.done,
@@ -95,7 +97,8 @@ def infer(options: InferOptions, *, watch: Watch, command: tuple[str, ...] = ())
         feeders=plan.threads.feeders,
         writers=plan.threads.writers,
         devices=tuple(device_report(record, seconds=seconds) for record in pool.records),
-        versions=_versions(plan.engine),
+        versions=_versions(plan.engines),
+        notes=plan.notes,
     )
     with replacing(plan.output / REPORT) as part:
         part.write_text(json.dumps(to_json(report), indent=2) + "\n", encoding="utf-8")
@@ -105,7 +108,9 @@ def infer(options: InferOptions, *, watch: Watch, command: tuple[str, ...] = ())
 def decide(options: InferOptions) -> Plan:
     """Find the pictures, the engine and the devices, check that they fit, and size the ring."""
     source = open_source(options.source, options.reading)
-    engine, seats = _seats(options)
+    fleet = find(options)
+    seats = tuple(Seat(device=one.device, open_runner=one.open_runner) for one in fleet.places)
+    engine = fleet.engines[0]
     card = engine.manifest.card
     if card is None:
         raise CardError(
@@ -117,14 +122,15 @@ def decide(options: InferOptions) -> Plan:
     layout = for_engine(
         engine.manifest,
         batch=options.batch or engine.manifest.request.profile[0][1].opt[0],
-        # Each worker computes one and has one waiting; each thread fills or empties one.
-        wanted=2 * len(seats) + threads.feeders + threads.writers,
+        # Each thread fills or empties one.
+        wanted=sum(one.batches for one in fleet.places) + threads.feeders + threads.writers,
         memory_bytes=options.memory_bytes,
     )
     return Plan(
         source=source,
         output=options.output or _beside(options.source),
-        engine=engine,
+        engines=fleet.engines,
+        notes=fleet.notes,
         card=card,
         seats=seats,
         threads=threads,
@@ -132,32 +138,15 @@ def decide(options: InferOptions) -> Plan:
     )
 
 
-def _seats(options: InferOptions) -> tuple[Engine, tuple[Seat, ...]]:
-    """The engine, verified, and a seat for every worker on the devices asked for."""
-    (request,) = backends.chosen(options.devices)
-    (target,) = backends.targets(request)
-    engine = store.find(options.engines, model=options.model, engine=options.engine, target=target)
-    store.verify(engine)
-    if request.workers and options.workers:
-        raise UsageError(
-            f"--devices {options.devices} and --workers {options.workers}: both say how many "
-            "workers there are. Leave one out."
-        )
-    workers = request.workers or options.workers or 1
-    backend = backends.BACKENDS[target.runtime]
-    opener = backend.opener(engine.path, engine.manifest, workers)
-    devices = (f"{request.kind}:{number}" for number in range(workers))
-    return engine, tuple(Seat(device=device, open_runner=opener) for device in devices)
-
-
 def _run(options: InferOptions, plan: Plan) -> Run:
     """What must be the same for a run to go on where another ended."""
-    manifest = plan.engine.manifest
+    manifest = plan.engines[0].manifest
+    engines = (f"{one.folder.name} ({one.manifest.engine_sha256[:12]})" for one in plan.engines)
     identity = {
-        "trtfuse": version("trtfuse"),
+        "trtfuse": __version__,
         "source": str(options.source.resolve()),
         "model": f"{manifest.model} ({manifest.request.model_sha256[:12]})",
-        "engine": f"{plan.engine.folder.name} ({manifest.engine_sha256[:12]})",
+        "engine": ", ".join(sorted(engines)),
         **{f"--{name}": str(value) for name, value in to_json(options.writing).items()},
     }
     return Run(identity=identity, restart=options.restart)
@@ -180,10 +169,10 @@ def _beside(source: Path) -> Path:
     return whole.with_name(f"{whole.stem if whole.is_file() else whole.name}-out")
 
 
-def _versions(engine: Engine) -> dict[str, str]:
-    request = engine.manifest.request
+def _versions(engines: tuple[Engine, ...]) -> dict[str, str]:
+    requests = (engine.manifest.request for engine in engines)
     return {
-        "trtfuse": version("trtfuse"),
+        "trtfuse": __version__,
         "python": platform.python_version(),
-        request.runtime: request.runtime_version,
+        **{request.runtime: request.runtime_version for request in requests},
     }

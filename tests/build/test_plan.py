@@ -11,7 +11,7 @@ from trtfuse.build import plan
 from trtfuse.cli.build import parse_batch, parse_sizes
 from trtfuse.core.errors import UsageError
 from trtfuse.core.options import BuildOptions
-from trtfuse.core.specs import ModelSpec, ShapeRange
+from trtfuse.core.specs import ModelSpec, Precision, ShapeRange, TrtSettings
 
 FIXED = samples.model("batch", 3, 8, 8)
 OPEN = samples.model("batch", 3, "height", "width")
@@ -32,6 +32,23 @@ def test_a_fixed_size_leaves_the_batch_alone_to_vary() -> None:
     assert only(options(batch=(1, 2, 16)), FIXED) == ShapeRange(
         min=(1, 3, 8, 8), opt=(2, 3, 8, 8), max=(16, 3, 8, 8)
     )
+
+
+def test_what_has_its_default_is_not_in_the_fingerprint() -> None:
+    request = samples.build(FIXED).request
+    assert plan.fingerprint(replace(request, keep=())) == plan.fingerprint(request)
+    assert plan.fingerprint(replace(request, keep=("a",))) != plan.fingerprint(request)
+    assert plan.fingerprint(replace(request, ranges="f" * 64)) != plan.fingerprint(request)
+
+
+def test_a_command_names_the_precision_and_what_was_kept(tmp_path: Path) -> None:
+    manifest = samples.publish(tmp_path, FIXED, samples.build(FIXED)).manifest
+    request = replace(manifest.request, precision=Precision.INT8, keep=("conv 1", "head"))
+    line = plan.command(replace(manifest, request=request))
+    assert shlex.split(line)[-6:] == [
+        "--precision", "int8", "--calib-data", "FOLDER", "--keep", "conv 1,head",
+    ]  # fmt: skip
+    assert plan.fp32(request) == samples.build(FIXED).request
 
 
 def test_sizes_fill_the_open_axes_height_first() -> None:
@@ -93,6 +110,32 @@ def test_equal_devices_share_one_engine_and_unequal_ones_do_not() -> None:
     second = replace(samples.H200, device=replace(samples.H200.device, index=1, uuid="GPU-2"))
     builds = plan.plan(options(), FIXED, [samples.XEON, samples.H200, second])
     assert [one.device for one in builds] == [samples.XEON.device, samples.H200.device]
+    assert [one.count for one in builds] == [1, 2]
+
+
+def test_gpus_are_built_for_as_the_settings_say_and_cpus_have_none() -> None:
+    settings = TrtSettings(optimization_level=5)
+    (gpu,) = plan.plan(options(settings=settings), FIXED, [samples.H200])
+    assert gpu.request.settings == settings
+    assert gpu.fingerprint != samples.build(FIXED, samples.H200).fingerprint
+    assert samples.build(FIXED).request.settings is None
+    with pytest.raises(UsageError, match=r"--optimization-level is for GPUs.*Intel"):
+        plan.plan(options(settings=settings), FIXED, [samples.XEON])
+
+
+def test_the_command_of_a_gpus_engine_repeats_its_settings(tmp_path: Path) -> None:
+    settings = TrtSettings(
+        workspace_bytes=4 << 30,
+        optimization_level=5,
+        hardware="ampere+",
+        version_compatible=True,
+    )
+    (one,) = plan.plan(options(settings=settings), FIXED, [samples.H200])
+    line = plan.command(samples.publish(tmp_path, FIXED, one).manifest)
+    assert line.endswith(
+        f"--batch 1:4:8 --gpus all --workspace {4 << 30} --optimization-level 5 "
+        f"--hardware ampere+ --version-compatible"
+    )
 
 
 def test_a_folder_says_device_runtime_precision_and_fingerprint() -> None:

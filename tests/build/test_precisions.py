@@ -21,6 +21,7 @@ from trtfuse.build import backends, store
 from trtfuse.build.build import BuildReport, build
 from trtfuse.build.store import Engine
 from trtfuse.calibrate import cache
+from trtfuse.cli import build as command
 from trtfuse.core.card import Card, EmbedTask, InputCard, TensorTask
 from trtfuse.core.errors import BuildFailed, CalibrationError, CardError, UnknownName, UsageError
 from trtfuse.core.options import BuildOptions, CalibrationOptions
@@ -302,6 +303,38 @@ def test_a_limit_that_is_asked_for_decides_and_no_gate_skips_it(work: Path) -> N
         build(options(work, limits=("sqnr=90",), seed=3), quiet)
     engine = only(build(options(work, limits=("sqnr=90",), seed=3, gate=False), quiet))
     assert [gate.name for gate in engine.manifest.gates] == ["y: difference"]
+
+
+def test_the_command_shows_checks_layers_and_attempts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = shared_scale(tmp_path)
+    command.build(
+        work / "net.onnx",
+        precision="int8",
+        calib_data=work / "pictures",
+        ranges=work / "calibration",
+        engines=work / "engines",
+        batch="1:2:3",
+        keep=["auto"],
+        limit=["sqnr=12"],
+    )
+    told = capsys.readouterr()
+    assert "y channels 4-254: cosine" in told.out
+    assert "at least 12" in told.out
+    assert "sensitivity to int8" in told.out
+    (folder,) = (work / "engines/net").glob("cpu-*")
+    assert told.out.splitlines()[-1].startswith(f"trtfuse build: OK {folder} (built in ")
+    assert "net.onnx: measuring ranges in FP32 on 32 inputs" in told.err
+    command.build(
+        work / "net.onnx",
+        precision="best",
+        calib_data=work / "pictures",
+        ranges=work / "calibration",
+        engines=work / "engines",
+        batch="1:2:3",
+    )
+    assert "tried int8 without 1 layers: " in capsys.readouterr().out
 
 
 def test_best_takes_the_fastest_that_passes_and_says_what_it_tried(tmp_path: Path) -> None:

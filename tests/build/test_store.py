@@ -10,8 +10,10 @@ import pytest
 from tests.build import samples
 from tests.build.samples import XEON
 from tests.cpu import graphs
-from trtfuse.build import store
+from trtfuse.build import plan, store
 from trtfuse.core.errors import EngineMismatch, EngineNotFound, UnknownName, UsageError
+from trtfuse.core.options import BuildOptions
+from trtfuse.core.specs import Hardware, TrtSettings
 from trtfuse.graph.model import describe
 
 FACE = samples.model("batch", 3, 8, 8)
@@ -99,8 +101,36 @@ def test_an_engine_of_another_place_says_what_differs_and_the_command(
         store.find(tmp_path, model=None, engine=name, target=XEON)
     assert f"{engine.folder}: " in str(raised.value)
     assert words in str(raised.value)
-    command = f"trtfuse build {FACE.path.absolute()} --batch 1:4:8"
+    command = f"trtfuse build {FACE.path.absolute()} --batch 1:4:8 --devices cpu"
     assert str(raised.value).endswith(command)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "features", "words"),
+    [
+        ("exact", "sm90 141GiB driver580", "device: built for 'NVIDIA H200'"),
+        ("same-capability", "sm90 80GiB driver575", ""),
+        ("same-capability", "sm89 22GiB driver580", "capability: built for 'sm90', found here"),
+        ("ampere+", "sm120 32GiB driver580", ""),
+        ("ampere+", "sm75 16GiB driver580", "capability: built for 'sm80+', found here 'sm75'"),
+    ],
+)
+def test_an_engine_runs_on_the_other_gpus_that_it_was_built_for(
+    tmp_path: Path, hardware: Hardware, features: str, words: str
+) -> None:
+    asked = BuildOptions(model=FACE.path, settings=TrtSettings(hardware=hardware))
+    (one,) = plan.plan(asked, FACE, [samples.H200])
+    engine = samples.publish(tmp_path, FACE, one)
+    other = replace(samples.H200.device, name="NVIDIA X", features=features)
+    found = store.differences(engine.manifest, replace(samples.H200, device=other))
+    assert bool(found) is bool(words)
+    assert words in "; ".join(found)
+
+
+def test_the_command_is_for_the_device_that_has_no_engine(tmp_path: Path) -> None:
+    samples.publish(tmp_path, FACE, samples.build(FACE))
+    with pytest.raises(EngineMismatch, match=r"(?s)No engine fits NVIDIA H200.* --gpus all$"):
+        store.find(tmp_path, model=None, engine=None, target=samples.H200)
 
 
 def test_an_altered_engine_is_refused(tmp_path: Path) -> None:

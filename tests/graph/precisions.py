@@ -175,4 +175,3 @@ def ops(model: onnx.ModelProto) -> list[str]:
 
 
 NETS = {"residual": residual_net, "skip": skip_net, "attention": attention_net}
-ITEM = {"residual": (3, 16, 16), "skip": (3, 16, 16), "attention": (9, 16)}

@@ -1,31 +1,51 @@
-"""The builder of TensorRT-RTX, which needs no GPU: what parses and builds here is no mere ONNX."""
+"""TensorRT-RTX's parser and builder, which need no GPU: a graph is what TensorRT takes, or not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-import onnx
 import tensorrt_rtx as trt
 
+from trtfuse.graph.model import describe
 
-def build(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
-    """The serialized engine; `shapes` are an input's sizes without the batch, which is 1 to 4."""
-    logger = trt.Logger(trt.Logger.ERROR)
-    builder = trt.Builder(logger)
-    network = builder.create_network(0)
-    parser = trt.OnnxParser(network, logger)
-    if not parser.parse(model.SerializeToString()):
-        raise AssertionError(
-            "\n".join(parser.get_error(n).desc() for n in range(parser.num_errors))
-        )
+
+class _Said(trt.ILogger):  # type: ignore[misc]
+    """Keeps errors, for the message of a failed build."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[str] = []
+
+    def log(self, severity: Any, message: str) -> None:
+        if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
+            self.errors.append(message)
+
+
+def engine_bytes(path: Path, *, batch: int = 4, size: int = 64) -> int:
+    """Size of the engine that is built for batches up to `batch`; open sizes are up to `size`.
+
+    Raises RuntimeError with the parser's or the builder's words.
+    """
+    said = _Said()
+    builder = trt.Builder(said)
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    parser = trt.OnnxParser(network, said)
+    if not parser.parse_from_file(str(path)):
+        raise RuntimeError("; ".join(str(parser.get_error(n)) for n in range(parser.num_errors)))
     config = builder.create_builder_config()
     profile = builder.create_optimization_profile()
-    for name, shape in shapes.items():
-        profile.set_shape(name, (1, *shape), (2, *shape), (4, *shape))
+    for tensor in describe(path).inputs:
+        low, high = (
+            [
+                n if isinstance(n, int) else (edge if axis == 0 else rest)
+                for axis, n in enumerate(tensor.shape)
+            ]
+            for edge, rest in ((1, 32), (batch, size))
+        )
+        profile.set_shape(tensor.name, low, high, high)
     config.add_optimization_profile(profile)
-    config.num_compute_capabilities = 1
-    config.set_compute_capability(trt.ComputeCapability.SM86, 0)
-    plan = builder.build_serialized_network(network, config)
-    if plan is None:
-        raise AssertionError("TensorRT-RTX builds no engine of it")
-    return bytes(plan)
+    made = builder.build_serialized_network(network, config)
+    if made is None:
+        raise RuntimeError("; ".join(said.errors))
+    return int(made.nbytes)

@@ -149,3 +149,15 @@ def test_sizes_of_memory_are_read_as_people_write_them(tmp_path: Path) -> None:
     assert (tmp_path / "out.onnx.data").stat().st_size > 16_000
     wrong = invoke(*words, "--simplify-memory", "lots")
     assert "--simplify-memory lots: needs a size such as" in str(wrong.exception)
+
+
+def test_fusing_is_a_step_of_the_table(tmp_path: Path) -> None:
+    save(conv_net(), tmp_path / "in.onnx")
+    (tmp_path / "card.json").write_text(cards.dumps(card()))
+    words = (tmp_path / "in.onnx", "--card", tmp_path / "card.json", "-o", tmp_path / "out.onnx")
+    result = invoke(*words, "--fuse", "pre,post")
+    assert result.exit_code == 0
+    assert "fuse pre, post" in result.stdout
+    assert describe(tmp_path / "out.onnx").inputs[0].dtype == "uint8"
+    wrong = invoke(*words, "--fuse", "pre,postt")
+    assert "Did you mean post" in str(wrong.exception)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,12 @@ def write(model: onnx.ModelProto, kind: str, **more: Any) -> Written:
     return precision.write(model, wanted, known, rest=rest, **more)
 
 
+def engine_bytes(model: onnx.ModelProto, folder: Path) -> int:
+    """Size of the engine that TensorRT-RTX builds of it."""
+    onnx.save(model, str(folder / "net.onnx"))
+    return rtx.engine_bytes(folder / "net.onnx")
+
+
 @every_net
 @every_kind
 def test_every_precision_is_valid_onnx_with_the_same_inputs_and_outputs(
@@ -60,9 +67,11 @@ def test_every_precision_answers_as_the_graph_does(name: str, kind: str) -> None
 
 @every_net
 @every_kind
-def test_every_precision_is_parsed_and_built_by_tensorrt(name: str, kind: str) -> None:
+def test_every_precision_is_parsed_and_built_by_tensorrt(
+    name: str, kind: str, tmp_path: Path
+) -> None:
     written = write(nets.NETS[name](), kind).model
-    assert rtx.build(written, {"x": nets.ITEM[name]})
+    assert engine_bytes(written, tmp_path)
 
 
 def test_only_the_edges_of_a_half_graph_are_float() -> None:
@@ -79,7 +88,9 @@ def test_int8_with_halves_has_half_scales_and_casts_at_the_edges_only() -> None:
     assert {one.data_type for one in scales} == {onnx.TensorProto.FLOAT16}
 
 
-def test_a_layer_whose_fp32_values_leave_float16_stays_fp32_with_its_neighbours() -> None:
+def test_a_layer_whose_fp32_values_leave_float16_stays_fp32_with_its_neighbours(
+    tmp_path: Path,
+) -> None:
     model = nets.root_mean_square()
     x = np.ones((1, 16), np.float32)
     written = precision.write(model, FP16, nets.measured(model, x))
@@ -90,7 +101,13 @@ def test_a_layer_whose_fp32_values_leave_float16_stays_fp32_with_its_neighbours(
     naive = half.convert(model, half.FP16, keep=())
     with np.errstate(over="ignore"):
         assert run(naive, x=x)["y"] == np.inf
-    assert rtx.build(written.model, {"x": (16,)})
+    assert engine_bytes(written.model, tmp_path)
+
+
+def test_halves_of_which_nothing_is_known_say_so() -> None:
+    written = precision.write(nets.residual_net(), FP16, Measured())
+    (note,) = written.notes
+    assert "overflow was not checked" in note
 
 
 def test_bfloat16_reaches_as_far_as_float32_and_keeps_nothing() -> None:
@@ -158,7 +175,7 @@ def test_what_must_be_measured_is_what_is_written() -> None:
     assert precision.needs(model, FP32, rest=FP32) == precision.Needs()
 
 
-def test_a_graph_that_carries_its_pairs_is_passed_through() -> None:
+def test_a_graph_that_carries_its_pairs_is_passed_through(tmp_path: Path) -> None:
     quantized = write(nets.residual_net(), "int8").model
     assert precision.carried(quantized) is INT8
     assert precision.layers(quantized) == ()
@@ -167,7 +184,7 @@ def test_a_graph_that_carries_its_pairs_is_passed_through() -> None:
     assert again.model.SerializeToString() == quantized.SerializeToString()
     assert again.notes == ("the graph has its Q/DQ pairs already",)
     typed = precision.write(quantized, INT8, Measured(), rest=FP16)
-    assert rtx.build(typed.model, {"x": nets.ITEM["residual"]})
+    assert engine_bytes(typed.model, tmp_path)
     assert nets.ops(typed.model).count("Cast") == 2
 
 

@@ -220,6 +220,16 @@ def test_a_journal_of_another_run_is_refused_and_says_what_differs(tmp_path: Pat
     assert contents(once.output) == before
 
 
+@pytest.mark.parametrize("text", ["not json\n", "{}\n", '{"run": {}}\n{"key": 1}\n', "[]\n"])
+def test_a_journal_that_nobody_here_wrote_is_refused(tmp_path: Path, text: str) -> None:
+    save(tmp_path / "in/a.png")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/journal.jsonl").write_text(text)
+    with pytest.raises(UsageError, match=r"not a journal of this version.*--restart"):
+        Once(tmp_path / "in", tmp_path / "out").run()
+    assert (tmp_path / "out/journal.jsonl").read_text() == text
+
+
 def test_restart_does_all_again(tmp_path: Path) -> None:
     save(tmp_path / "in/a.png")
     once = Once(tmp_path / "in", tmp_path / "out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -286,6 +287,7 @@ def test_how_many_frames_there_are_is_known_from_the_header_at_the_first(tmp_pat
     [
         (WritingOptions(codec="h999"), "no encoder of that name"),
         (WritingOptions(codec="aac"), "encodes audio"),
+        (WritingOptions(codec="ffv1", crf=3), "ffv1 has no such scale"),
         (
             WritingOptions(codec="libx264", encoder_args=(("presett", "slow"),)),
             "Did you mean preset",
@@ -327,3 +329,37 @@ def test_decoding_times_rise_and_never_come_after_their_frames(starts: list[int]
 def test_packets_in_the_order_of_their_times_are_decoded_when_they_are_shown() -> None:
     assert decode_times([0, 33, 99]) == [0, 33, 99]
     assert decode_times([0, 99, 33, 66, 165, 132]) == [-1, 0, 33, 66, 99, 132]
+
+
+def test_a_codec_that_the_container_does_not_hold_fails_before_anything_is_encoded(
+    tmp_path: Path,
+) -> None:
+    film(tmp_path / "a.webm", greys(3), codec="libvpx-vp9", options={"deadline": "realtime"})
+    outcomes = through(tmp_path / "a.webm", tmp_path / "out", WritingOptions(codec="libx264"))
+    assert set(failures(outcomes)) == {0, 1, 2}
+    assert ".webm files do not hold libx264. Choose another" in failures(outcomes)[0]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["results.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "é中 😀.mp4",
+        "concat:a.mp4",
+        "a[1]%d.mp4",
+        "-rf.mp4",
+        "new\nline.mp4",
+        os.fsdecode(b"\xff.mp4"),
+    ],
+)
+def test_names_of_every_kind_are_only_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    shutil.copy(DATA / "r0.mp4", tmp_path / "in" / name)
+    monkeypatch.chdir(tmp_path / "in")
+    # As a relative path a name may look like a protocol.
+    for source in (Path(), Path(name)):
+        outcomes = through(source, tmp_path / "out", WritingOptions())
+        assert (len(outcomes), failures(outcomes)) == (20, {})
+        assert (tmp_path / "out" / name).exists()

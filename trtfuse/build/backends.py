@@ -9,11 +9,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Protocol
 
 from trtfuse.build.plan import Target
-from trtfuse.core.errors import UnknownName, UsageError
+from trtfuse.core.errors import MissingExtra, UnknownName, UsageError
 from trtfuse.core.flow import OpenRunner
+from trtfuse.core.options import BuildOptions
 from trtfuse.core.specs import BuildRequest, DeviceSpec, EngineManifest, Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnGpu:
+    """How a GPU runs an engine, beside what its manifest says."""
+
+    lanes: int = 2
+    """Batches in flight inside a worker: one copies while the other computes."""
+    cuda_graph: bool = True
+
+
+class Opener(Protocol):
+    """What makes the `OpenRunner` of an engine."""
+
+    def __call__(
+        self, engine: Path, manifest: EngineManifest, workers: int, on_gpu: OnGpu = ..., /
+    ) -> OpenRunner:
+        """`workers` share the device."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,24 +43,30 @@ class Backend:
 
     kind: str
     """What `--devices` calls them: "cpu"."""
-    package: str
-    """The distribution whose version an engine belongs to."""
+    version: Callable[[], str | None]
+    """Of what is installed, and an engine belongs to; None: it is not there."""
     engine: str
     """File name of an engine."""
     devices: Callable[[], tuple[DeviceSpec, ...]]
     """The devices of this machine, in order."""
-    builder: Callable[[Path, BuildRequest, Path], None]
-    """(self-contained ONNX file, request, engine to write). Raises BuildFailed."""
-    opener: Callable[[Path, EngineManifest, int], OpenRunner]
-    """(engine, its manifest, workers that share the device) -> opens it in a worker."""
+    builder: Callable[[Path, BuildRequest, Path, str, Path | None], None]
+    """(self-contained ONNX file, request, engine to write, device, folder of what was timed before
+    on GPUs, for all models). Raises BuildFailed."""
+    opener: Opener
     precisions: tuple[Precision, ...] = (Precision.FP32,)
     """What it computes in, fastest first: the order in which `--precision best` tries them."""
     remarks: Mapping[Precision, str] = field(default_factory=dict)
     """What to know of a precision that it computes in all the same."""
-    refused: Mapping[Precision, str] = field(default_factory=dict)
-    """Precisions that it does not compute in, with the reason."""
-    rest: Precision = Precision.FP32
-    """What the graph says of the layers that INT8 leaves: FP16 for a strongly typed builder."""
+    refused: Callable[[str], Mapping[Precision, str]] = lambda _: {}
+    """(its version) -> precisions that it does not compute in, with the reason."""
+    rest: Callable[[str], Precision] = lambda _: Precision.FP32
+    """(its version) -> what the graph says of the layers that INT8 leaves: FP16 for a builder that
+    takes precisions from the graph alone."""
+    gated: bool = True
+    """Whether its devices are here, so that a new engine can be run."""
+    fitting: Callable[[OpenRunner, str], int] | None = None
+    """(opens a runner, device) -> how many of it have room there; to be run in a child. None: room
+    is no question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +80,14 @@ class DeviceRequest:
 
 def parse_devices(text: str) -> tuple[DeviceRequest, ...]:
     """`--devices`, as "cpu" or "cpu:2" (two workers). Raises UnknownName, UsageError."""
+    known = [kind for kind in _KINDS if kind == "cpu"]
     requests = []
     for word in text.split(","):
         kind, colon, count = word.strip().partition(":")
-        if kind not in _KINDS:
-            raise UnknownName.among("--devices", kind, _KINDS)
+        if kind in _KINDS and kind not in known:
+            raise UsageError(f"--devices {word}: GPUs are chosen with --gpus, as --gpus 0,1.")
+        if kind not in known:
+            raise UnknownName.among("--devices", kind, known)
         if colon and not (count.isascii() and count.isdigit() and int(count)):
             raise UsageError(
                 f"--devices {word}: needs a number of workers above 0 after the colon."
@@ -77,12 +107,47 @@ def chosen(text: str | None) -> tuple[DeviceRequest, ...]:
 
 def targets(request: DeviceRequest) -> tuple[Target, ...]:
     """The devices of the kind asked for, each with its runtime."""
-    runtime, backend = _KINDS[request.kind]
-    installed = version(backend.package)
-    return tuple(
-        Target(device=device, runtime=runtime, runtime_version=installed)
-        for device in backend.devices()
-    )
+    return of_kind(request.kind)
+
+
+def of_kind(kind: str) -> tuple[Target, ...]:
+    """The usable devices of a kind, each with its runtime; none is no error."""
+    runtime, backend = _KINDS[kind]
+    return tuple(target(runtime, device) for device in backend.devices())
+
+
+def gpus(text: str) -> tuple[Target, ...]:
+    """The GPUs that `--gpus` names, each with TensorRT.
+
+    Raises DeviceError where there is no GPU, MissingExtra without TensorRT, UnknownName and
+    UsageError where the text is off.
+    """
+    from trtfuse.gpu.devices import choose, scan
+
+    return tuple(target("tensorrt", device) for device in choose(text, scan()))
+
+
+def to_build(options: BuildOptions) -> tuple[Target, ...]:
+    """What `trtfuse build` builds for. Raises as `gpus` and `parse_devices`."""
+    if options.runtime == "rtx":
+        return (target("tensorrt_rtx", _rtx(options.settings.compute_capabilities)),)
+    if options.gpus is not None:
+        return gpus(options.gpus)
+    return tuple(found for one in chosen(options.devices) for found in targets(one))
+
+
+def target(runtime: str, device: DeviceSpec) -> Target:
+    """The device with the runtime installed for it. Raises MissingExtra where none is."""
+    installed = BACKENDS[runtime].version()
+    if installed is None:
+        package, extra = (
+            ("TensorRT-RTX", "rtx") if runtime == "tensorrt_rtx" else ("TensorRT", "gpu")
+        )
+        raise MissingExtra(
+            f"{device.name}: needs {package}, which is not installed. "
+            f"Install it with: pip install 'trtfuse[{extra}]'"
+        )
+    return Target(device=device, runtime=runtime, runtime_version=installed)
 
 
 def _cpus() -> tuple[DeviceSpec, ...]:
@@ -91,25 +156,139 @@ def _cpus() -> tuple[DeviceSpec, ...]:
     return (describe(),)
 
 
-def _build_on_cpu(model: Path, request: BuildRequest, engine: Path) -> None:
+def _gpus() -> tuple[DeviceSpec, ...]:
+    """A GPU without TensorRT is no device to build for, unless it is asked for."""
+    if _tensorrt() is None:
+        return ()
+    from trtfuse.gpu.devices import scan
+
+    return scan().gpus
+
+
+def _rtx(capabilities: tuple[str, ...]) -> DeviceSpec:
+    """What stands for all GPUs of these compute capabilities; of none, for all RTX GPUs."""
+    return DeviceSpec(
+        name=" ".join(("RTX", *capabilities)),
+        kind="rtx",
+        features=" ".join(f"sm{one.replace('.', '')}" for one in capabilities),
+    )
+
+
+def _onnxruntime() -> str:
+    return version("onnxruntime")
+
+
+def _tensorrt() -> str | None:
+    from trtfuse.gpu.tensorrt import installed
+
+    return installed("tensorrt")
+
+
+def _tensorrt_rtx() -> str | None:
+    from trtfuse.gpu.tensorrt import installed
+
+    return installed("tensorrt_rtx")
+
+
+def _build_on_cpu(
+    model: Path, request: BuildRequest, engine: Path, device: str, timings: Path | None
+) -> None:
     from trtfuse.cpu.builder import build
 
-    del request  # the graph says its precision, and ONNX Runtime takes any shape
+    # The graph says its precision, and ONNX Runtime takes any shape and times nothing.
+    del request, device, timings
     build(model, engine)
 
 
-def _open_on_cpu(engine: Path, manifest: EngineManifest, workers: int) -> OpenRunner:
+def _build_on_gpu(
+    model: Path, request: BuildRequest, engine: Path, device: str, timings: Path | None
+) -> None:
+    from trtfuse.gpu.builder import build
+    from trtfuse.pool.spawn import tell
+
+    told = 0
+
+    def watch(share: float) -> None:
+        nonlocal told
+        if (percent := int(100 * share)) > told:
+            told = percent
+            tell(percent, 100)
+
+    build(model, request, engine, device, timings=timings, watch=watch)
+
+
+def _open_on_cpu(
+    engine: Path, manifest: EngineManifest, workers: int, on_gpu: OnGpu = OnGpu(), /
+) -> OpenRunner:
     from trtfuse.core.cores import threads_per_worker
     from trtfuse.cpu.runner import OpenOrt
 
+    del on_gpu
     return OpenOrt(engine, manifest, threads_per_worker(workers))
 
 
+def _open_on_gpu(
+    engine: Path, manifest: EngineManifest, workers: int, on_gpu: OnGpu = OnGpu(), /
+) -> OpenRunner:
+    from trtfuse.gpu.runner import OpenTrt
+
+    del workers  # each has its lanes, and the GPU shares itself out
+    return OpenTrt(engine, manifest, on_gpu.lanes, on_gpu.cuda_graph)
+
+
+def _fitting(open_runner: OpenRunner, device: str) -> int:
+    from trtfuse.gpu.room import fitting
+
+    return fitting(open_runner, device)
+
+
+def _rest(runtime: str) -> Callable[[str], Precision]:
+    def rest(installed: str) -> Precision:
+        from trtfuse.gpu.tensorrt import typed
+
+        return Precision.FP16 if typed(runtime, installed) else Precision.FP32
+
+    return rest
+
+
+def _without_bfloat16(installed: str) -> Mapping[Precision, str]:
+    from trtfuse.gpu.tensorrt import has_bfloat16
+
+    if has_bfloat16("tensorrt", installed):
+        return {}
+    return {Precision.BF16: f"TensorRT {installed} has no bfloat16; it needs 10"}
+
+
+_ON_GPUS = (Precision.INT8, Precision.FP16, Precision.FP32)
+
 # By the name that manifests use, best first.
 BACKENDS = {
+    "tensorrt": Backend(
+        kind="cuda",
+        version=_tensorrt,
+        engine="engine.plan",
+        devices=_gpus,
+        builder=_build_on_gpu,
+        opener=_open_on_gpu,
+        precisions=_ON_GPUS,
+        refused=_without_bfloat16,
+        rest=_rest("tensorrt"),
+        fitting=_fitting,
+    ),
+    "tensorrt_rtx": Backend(
+        kind="rtx",
+        version=_tensorrt_rtx,
+        engine="engine.plan",
+        devices=tuple,  # none of this machine: engines are for GPUs that are named
+        builder=_build_on_gpu,
+        opener=_open_on_gpu,
+        precisions=_ON_GPUS,
+        rest=_rest("tensorrt_rtx"),
+        gated=False,
+    ),
     "onnxruntime": Backend(
         kind="cpu",
-        package="onnxruntime",
+        version=_onnxruntime,
         engine="engine.onnx",
         devices=_cpus,
         builder=_build_on_cpu,
@@ -119,7 +298,9 @@ BACKENDS = {
             Precision.FP16: "ONNX Runtime computes fp16 in fp32 on CPUs, between conversions: the "
             "engine shows what fp16 answers, and is no faster. fp16 is for GPUs."
         },
-        refused={Precision.BF16: "ONNX Runtime has no bfloat16 kernels on CPUs; bf16 is for GPUs"},
+        refused=lambda _: {
+            Precision.BF16: "ONNX Runtime has no bfloat16 kernels on CPUs; bf16 is for GPUs"
+        },
     ),
 }
 _KINDS = {backend.kind: (runtime, backend) for runtime, backend in BACKENDS.items()}

@@ -14,10 +14,17 @@ from trtfuse.build.plan import Build, fp32, plan
 from trtfuse.build.recast import AUTO, Candidate, Recast, Recasting, Steps
 from trtfuse.build.store import Engine
 from trtfuse.core import files
-from trtfuse.core.errors import BuildFailed, ChildDied, DeviceError, EngineMismatch, UsageError
+from trtfuse.core.errors import (
+    BuildFailed,
+    ChildDied,
+    DeviceError,
+    EngineMismatch,
+    TrtfuseError,
+    UsageError,
+)
 from trtfuse.core.options import BuildOptions
-from trtfuse.core.specs import EngineManifest, ModelSpec, Precision
-from trtfuse.pool.spawn import run_in_child
+from trtfuse.core.specs import EngineManifest, GateResult, ModelSpec, Precision
+from trtfuse.pool.spawn import Call, Work, side_by_side
 
 Progress = Callable[[str], None]
 
@@ -31,6 +38,8 @@ class Outcome:
     """Whether it was built now; else it was up to date."""
     seconds: float
     """What that took, all in all."""
+    devices: int = 1
+    """How many of the devices chosen it is for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +57,7 @@ def build(options: BuildOptions, progress: Progress, steps: Steps = lambda *_: N
     `progress` gets lines of text, `steps` how far a long part of it is. Raises UsageError,
     CardError, CalibrationError, BuildFailed; then nothing was published for that device.
     """
-    targets = [t for chosen in backends.chosen(options.devices) for t in backends.targets(chosen)]
+    targets = backends.to_build(options)
     source = options.model.absolute()
     model = _describe(options, source)
     builds = plan(options, model, targets)
@@ -56,7 +65,7 @@ def build(options: BuildOptions, progress: Progress, steps: Steps = lambda *_: N
     with store.building(folder, progress) as scratch:
         recasting = Recasting(options, model, builds[0].request.profile, scratch, progress, steps)
         bench = _Bench(options, model, folder, scratch, progress, recasting)
-        outcomes = tuple(bench.outcome(one) for one in builds)
+        outcomes = _all(side_by_side([bench.outcome(one) for one in builds], steps), progress)
         removed = store.remove_superseded(folder, model.sha256)
     return BuildReport(outcomes=outcomes, removed=removed)
 
@@ -81,20 +90,20 @@ class _Bench:
     progress: Progress
     recasting: Recasting
 
-    def outcome(self, one: Build) -> Outcome:
+    def outcome(self, one: Build) -> Work[Outcome]:
         """The engine of one kind of device: kept, or built and published."""
         started = time.perf_counter()
         if self.options.precision == "best":
             engine = self._best_so_far(one)
-            made = None if engine else self._best(one)
+            made = None if engine else (yield from self._best(one))
         else:
             auto = self.options.calibration.keep == AUTO
             candidate = self.recasting.candidate(one, self.options.precision, auto=auto)
             engine = self._current(candidate.build)
-            made = None if engine else self._make(candidate)
+            made = None if engine else (yield from self._make(candidate))
         if engine:
             kept = store.adopt(engine, self.model.path)
-            return Outcome(engine=kept, built=False, seconds=0.0)
+            return Outcome(engine=kept, built=False, seconds=0.0, devices=one.count)
         assert made
         self._require_faster(made)
         if not store.is_model(self.model.path, self.model.sha256):
@@ -105,13 +114,16 @@ class _Bench:
             title = f"{self.model.path.name}: harm of each layer alone in int8"
             with files.replacing(folder / "sensitivity.svg") as part:
                 part.write_text(sensitivity_svg(made.manifest.sensitivity, title))
-        return Outcome(engine=engine, built=True, seconds=time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        return Outcome(engine=engine, built=True, seconds=seconds, devices=one.count)
 
-    def _make(self, candidate: Candidate) -> _Made:
+    def _make(self, candidate: Candidate) -> Work[_Made]:
         """Build and gate in a child. Raises BuildFailed with the reason."""
         one, model = candidate.build, self.model
-        self.recasting.prepare(candidate)
-        self.progress(f"{model.path.name}: building for {one.device.name} ({candidate.name})")
+        if backends.BACKENDS[one.request.runtime].gated:
+            self.recasting.prepare(candidate)
+        name = one.device.name if one.count == 1 else f"{one.count} x {one.device.name}"
+        self.progress(f"{model.path.name}: building for {name} ({candidate.name})")
         remarks = backends.BACKENDS[one.request.runtime].remarks
         if remark := remarks.get(one.request.precision):
             self.progress(f"{model.path.name}: {remark}")
@@ -119,26 +131,31 @@ class _Bench:
         folder = self.scratch / one.fingerprint
         folder.mkdir(exist_ok=True)
         device = f"{one.device.kind}:{one.device.index}"
+        timings = self.options.engines / ".timings"
+        args = (draft, device, folder, candidate.recast, timings)
         try:
-            manifest = run_in_child(
-                make, draft, device, folder, candidate.recast, name=f"builder of {draft.model}"
-            )
+            manifest = yield Call(make, args, f"builder of {draft.model} for {one.device.name}")
         except ChildDied as error:
             raise BuildFailed(f"{model.path}: {error} Nothing was published.") from error
         for note in manifest.notes:
             self.progress(f"{model.path.name}: {note}")
         return _Made(folder / manifest.engine, manifest, candidate)
 
-    def _best(self, one: Build) -> _Made:
+    def _best(self, one: Build) -> Work[_Made]:
         """The fastest of those that pass; INT8 without some layers where INT8 does not."""
         backend = backends.BACKENDS[one.request.runtime]
+        if not backend.gated:
+            raise UsageError(
+                f"--precision best: nothing can be timed for {one.device.name} here. Name one."
+            )
         tried, passed = [], []
         for precision in backend.precisions:
             whole = self.recasting.candidate(one, precision, auto=False)
-            made, said = self._attempt(whole)
+            made, said = yield from self._attempt(whole)
             tried.append(said)
             if made is None and precision is Precision.INT8:
-                made, said = self._attempt(self.recasting.candidate(one, precision, auto=True))
+                kept = self.recasting.candidate(one, precision, auto=True)
+                made, said = yield from self._attempt(kept)
                 tried.append(said)
             if made:
                 passed.append(made)
@@ -148,9 +165,9 @@ class _Bench:
         best = min(passed, key=lambda made: made.manifest.batch_ms)
         return replace(best, manifest=replace(best.manifest, choice=tuple(tried)))
 
-    def _attempt(self, candidate: Candidate) -> tuple[_Made | None, str]:
+    def _attempt(self, candidate: Candidate) -> Work[tuple[_Made | None, str]]:
         try:
-            made = self._make(candidate)
+            made = yield from self._make(candidate)
         except BuildFailed as error:
             return None, f"{candidate.name}: {' '.join(str(error).split())}"
         return made, f"{candidate.name}: {made.manifest.batch_ms:.3g} ms a batch"
@@ -204,6 +221,16 @@ class _Bench:
                 self.progress(said)
 
 
+def _all(ends: list[Outcome | TrtfuseError], progress: Progress) -> tuple[Outcome, ...]:
+    """The outcomes. Raises the first error, if there is one, and tells the others."""
+    errors = [end for end in ends if isinstance(end, TrtfuseError)]
+    for error in errors[1:]:
+        progress(str(error))
+    if errors:
+        raise errors[0]
+    return tuple(end for end in ends if isinstance(end, Outcome))
+
+
 def _describe(options: BuildOptions, source: Path) -> ModelSpec:
     """From an engine's manifest if it was built from these bytes, else from the graph."""
     if not source.is_file():
@@ -243,19 +270,24 @@ def _draft(model: ModelSpec, candidate: Candidate) -> EngineManifest:
 
 
 def make(
-    draft: EngineManifest, device: str, scratch: Path, recast: Recast | None = None
+    draft: EngineManifest,
+    device: str,
+    scratch: Path,
+    recast: Recast | None = None,
+    timings: Path | None = None,
 ) -> EngineManifest:
     """In a child: write the engine into `scratch` and gate it on `device`; its whole manifest.
 
-    Without `recast` the graph is built as it is. A crash of the builder or of the new engine ends
-    the child alone.
+    Without `recast` the graph is built as it is; `timings` is what `Backend.builder` says. A crash
+    of the builder or of the new engine ends the child alone.
     """
     from trtfuse.build import gates
     from trtfuse.graph import model, precision
     from trtfuse.graph.check import Reference
     from trtfuse.graph.weights import write
 
-    graph, request = model.load(draft.source), draft.request
+    source, request = model.load(draft.source), draft.request
+    graph = source
     notes: tuple[str, ...] = ()
     if recast:
         measured = precision.Measured(amax=recast.amax, reach=recast.reach)
@@ -268,12 +300,18 @@ def make(
     write(graph, None, whole)
     backend = backends.BACKENDS[request.runtime]
     started = time.perf_counter()
-    backend.builder(whole, request, engine)
+    backend.builder(whole, request, engine, device, timings)
     build_s = time.perf_counter() - started
     opener = backend.opener(engine, draft, 1)
     try:
-        passed = gates.pass_gates(opener, device, Reference(graph), draft)
-        judged = gates.pass_quality(opener, device, draft, recast) if recast else ()
+        judged: tuple[GateResult, ...] = ()
+        if not backend.gated:
+            passed = gates.unseen(Reference(source), draft)
+            notes += (f"not gated: no {draft.request.device_name} is here to run it",)
+        else:
+            passed = gates.pass_gates(opener, device, Reference(graph), draft)
+            if recast:
+                judged = gates.pass_quality(opener, device, draft, recast)
     except DeviceError as error:
         raise BuildFailed(f"{draft.source}: {error} Nothing was published.") from error
     return replace(
@@ -284,4 +322,5 @@ def make(
         build_s=round(build_s, 3),
         batch_ms=round(passed.batch_ms, 4),
         notes=notes,
+        lane_bytes=passed.lane_bytes,
     )

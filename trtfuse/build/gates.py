@@ -43,6 +43,8 @@ class Passed:
     output_max: tuple[tuple[int, ...], ...]
     batch_ms: float
     """Median time of a batch of the profile's opt shape."""
+    lane_bytes: int = 0
+    """What the runner says of the device memory of one lane; 0: it does not."""
 
 
 def pass_gates(
@@ -75,9 +77,25 @@ def pass_gates(
             )
             shapes = tuple(got[tensor.name].shape for tensor in draft.outputs)
         batch_ms = _batch_ms(runner, draft)
+        lane_bytes = getattr(runner, "lane_bytes", 0)  # of GPUs alone
     if failed := [one for one in results if not one.value <= one.limit]:
         raise BuildFailed(refusal(draft, failed))
-    return Passed(_worst(results), shapes, batch_ms)
+    return Passed(_worst(results), shapes, batch_ms, lane_bytes)
+
+
+def unseen(reference: check.Run, draft: EngineManifest) -> Passed:
+    """For an engine whose device is not here: what `reference`, the graph, tells of its shapes.
+
+    Raises BuildFailed where the graph gives no answer.
+    """
+    largest = corners(draft.request.profile)[-1]
+    tensors = [replace(t, shape=(BATCH, *largest[t.name][1:])) for t in draft.inputs]
+    card = draft.card.input if draft.card else None
+    item = probe.random_items(tensors, count=1, seed=0, card=card)
+    answer = _answers(reference, item, 1, who=f"{draft.source}: the graph itself")
+    count = max(shape[0] for shape in largest.values())
+    shapes = tuple((count, *answer[tensor.name].shape[1:]) for tensor in draft.outputs)
+    return Passed((), shapes, batch_ms=0.0)
 
 
 def pass_quality(

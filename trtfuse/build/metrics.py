@@ -134,7 +134,7 @@ def found_again(expected: Detections, got: Detections, *, iou: float) -> tuple[i
     drift = 0.0
     for one in expected:
         rivals = [n for n in free if got[n]["label"] == one["label"]]
-        overlaps = {n: _overlap(one["box"], got[n]["box"]) for n in rivals}
+        overlaps = {n: overlap(one["box"], got[n]["box"]) for n in rivals}
         best = max(overlaps, key=lambda n: overlaps[n], default=None)
         if best is not None and overlaps[best] >= iou:
             free.remove(best)
@@ -153,7 +153,7 @@ def _means(values: Array, window: tuple[int, int]) -> Array:
     )
 
 
-def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
+def overlap(one: Sequence[float], other: Sequence[float]) -> float:
     """Intersection over union of two boxes x1, y1, x2, y2."""
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])

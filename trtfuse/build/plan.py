@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from trtfuse.core.errors import UsageError
@@ -21,6 +21,7 @@ from trtfuse.core.specs import (
     Precision,
     ShapeRange,
     TensorSpec,
+    TrtSettings,
 )
 
 Size = tuple[int, int]
@@ -43,6 +44,8 @@ class Build:
 
     request: BuildRequest
     device: DeviceSpec
+    count: int = 1
+    """How many of the devices chosen it is for; `device` is the first."""
 
     @property
     def fingerprint(self) -> str:
@@ -58,13 +61,14 @@ class Build:
         return f"{slug}-{request.runtime}-{request.precision.value}-{self.fingerprint[:8]}"
 
 
-def plan(options: BuildOptions, model: ModelSpec, targets: Iterable[Target]) -> tuple[Build, ...]:
+def plan(options: BuildOptions, model: ModelSpec, targets: Sequence[Target]) -> tuple[Build, ...]:
     """What to build: one engine a kind of device, in FP32. `recast` makes other precisions of it.
 
     Raises UsageError where the profile is open.
     """
     shapes = profile(options, model)
     builds: dict[BuildRequest, Build] = {}
+    _check_settings(options, targets)
     for target in targets:
         request = BuildRequest(
             model_sha256=model.sha256,
@@ -74,9 +78,22 @@ def plan(options: BuildOptions, model: ModelSpec, targets: Iterable[Target]) -> 
             device_features=target.device.features,
             runtime=target.runtime,
             runtime_version=target.runtime_version,
+            settings=None if target.device.kind == "cpu" else options.settings,
         )
-        builds.setdefault(request, Build(request=request, device=target.device))
+        first = builds.get(request, Build(request=request, device=target.device, count=0))
+        builds[request] = replace(first, count=first.count + 1)
     return tuple(builds.values())
+
+
+def _check_settings(options: BuildOptions, targets: Sequence[Target]) -> None:
+    """Raise UsageError for settings of GPUs where there is none among the targets."""
+    if flags := _flags(options.settings):
+        for target in targets:
+            if target.device.kind == "cpu":
+                raise UsageError(
+                    f"{flags[0]} is for GPUs, and this would build for {target.device.name}. "
+                    f"Leave it out, or choose with --gpus or --runtime rtx."
+                )
 
 
 def fp32(request: BuildRequest) -> BuildRequest:
@@ -113,6 +130,11 @@ def command(manifest: EngineManifest) -> str:
             words += ["--size", ":".join("x".join(map(str, size)) for size in corners)]
             break
     request = manifest.request
+    if request.settings:
+        words += ["--gpus", "all"] if request.runtime == "tensorrt" else ["--runtime", "rtx"]
+        words += _flags(request.settings)
+    else:
+        words += ["--devices", "cpu"]
     if request.precision is not Precision.FP32:
         words += ["--precision", request.precision.value]
     if request.precision is Precision.INT8:
@@ -120,6 +142,22 @@ def command(manifest: EngineManifest) -> str:
     if request.keep:
         words += ["--keep", ",".join(request.keep)]
     return shlex.join(words)
+
+
+def _flags(settings: TrtSettings) -> list[str]:
+    """The words on a command line that say `settings`, as far as they are not the defaults."""
+    default, words = TrtSettings(), []
+    if settings.compute_capabilities:
+        words += ["--compute-capability", ",".join(settings.compute_capabilities)]
+    if settings.workspace_bytes is not None:
+        words += ["--workspace", str(settings.workspace_bytes)]
+    if settings.optimization_level != default.optimization_level:
+        words += ["--optimization-level", str(settings.optimization_level)]
+    if settings.hardware != default.hardware:
+        words += ["--hardware", settings.hardware]
+    if settings.version_compatible:
+        words += ["--version-compatible"]
+    return words
 
 
 def open_axes(tensor: TensorSpec) -> tuple[int, ...]:

@@ -78,9 +78,10 @@ class Recasting:
         if precision is Precision.FP32:
             return Candidate(build=one)
         backend = BACKENDS[one.request.runtime]
-        if precision in backend.refused:
-            raise UsageError(f"--precision {precision.value}: {backend.refused[precision]}.")
-        rest = backend.rest if precision is Precision.INT8 else Precision.FP32
+        installed = one.request.runtime_version
+        if refused := backend.refused(installed).get(precision):
+            raise UsageError(f"--precision {precision.value}: {refused}.")
+        rest = backend.rest(installed) if precision is Precision.INT8 else Precision.FP32
         self._require_inputs(precision)
         found = self._calibration.ranges(precision, rest)
         limits = self._limits(precision)

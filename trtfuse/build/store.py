@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,13 +21,22 @@ from trtfuse.build.plan import Target
 from trtfuse.core import files
 from trtfuse.core.errors import EngineMismatch, EngineNotFound, UnknownName, UsageError
 from trtfuse.core.record import Malformed, from_json, to_json
-from trtfuse.core.specs import EngineManifest, ModelSpec
+from trtfuse.core.specs import (
+    BuildRequest,
+    DeviceSpec,
+    EngineManifest,
+    ModelSpec,
+    Precision,
+    TrtSettings,
+)
 
 SCHEMA = 1
 
 _MANIFEST = "manifest.json"
 # A folder of its own a build: a builder whose parent was killed may still be writing to the last.
 _SCRATCH = ".building-"
+# Compute capability of the first GPUs that `--hardware ampere+` is for.
+_AMPERE = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +117,17 @@ def is_model(path: Path, sha256: str) -> bool:
         return False
 
 
-def find(root: Path, *, model: str | None, engine: str | None, target: Target) -> Engine:
+def find(
+    root: Path,
+    *,
+    model: str | None,
+    engine: str | None,
+    target: Target,
+    precision: Precision | None = None,
+) -> Engine:
     """The one engine below `root` that fits; `model` and `engine` name folders, None: the only one.
+
+    With `precision`, those in another one do not fit.
 
     Raises EngineNotFound where there is none, EngineMismatch where none fits, UnknownName and
     UsageError where the names do not settle it.
@@ -119,9 +137,10 @@ def find(root: Path, *, model: str | None, engine: str | None, target: Target) -
     if engine is not None and engine not in folders:
         raise UnknownName.among(f"--engine: engine of {model}", engine, folders)
     found = [read(folders[name]) for name in ([engine] if engine else folders)]
-    fitting = [one for one in found if not differences(one.manifest, target)]
+    why = {one.folder: _why_not(one.manifest, target, precision) for one in found}
+    fitting = [one for one in found if not why[one.folder]]
     if not fitting:
-        raise EngineMismatch(_no_fit(found, target))
+        raise EngineMismatch(_no_fit(found, why, target, precision))
     if len(fitting) > 1:
         lines = "".join(f"\n  --engine {one.folder.name}  ({about(one)})" for one in fitting)
         raise UsageError(f"{root / model}: {len(fitting)} engines fit. Name one:{lines}")
@@ -130,11 +149,10 @@ def find(root: Path, *, model: str | None, engine: str | None, target: Target) -
 
 def differences(manifest: EngineManifest, target: Target) -> tuple[str, ...]:
     """What the engine was built for and the target is not, in words. Empty: it fits."""
-    request, device = manifest.request, target.device
+    request = manifest.request
     pairs = (
         ("runtime", request.runtime, target.runtime),
-        ("device", request.device_name, device.name),
-        ("device features", request.device_features, device.features),
+        *_device(request, target.device),
         (f"{request.runtime} version", request.runtime_version, target.runtime_version),
     )
     return tuple(
@@ -142,6 +160,30 @@ def differences(manifest: EngineManifest, target: Target) -> tuple[str, ...]:
         for what, built, here in pairs
         if built != here
     )
+
+
+def _device(request: BuildRequest, here: DeviceSpec) -> tuple[tuple[str, str, str], ...]:
+    """(what, what it was built for, what is here) of the device, as far as it matters."""
+    hardware = request.settings.hardware if request.settings else "exact"
+    built, found = (text.partition(" ")[0] for text in (request.device_features, here.features))
+    if hardware == "exact" or here.kind != "cuda":
+        return (
+            ("device", request.device_name, here.name),
+            ("device features", request.device_features, here.features),
+        )
+    if hardware == "ampere+" and int(found.removeprefix("sm")) >= _AMPERE:
+        return ()
+    return (("compute capability", built if hardware == "same-capability" else "sm80+", found),)
+
+
+def _why_not(
+    manifest: EngineManifest, target: Target, precision: Precision | None
+) -> tuple[str, ...]:
+    built = manifest.request.precision
+    if precision in (None, built):
+        return differences(manifest, target)
+    asked = f"precision: built in {built.value!r}, asked for {precision.value!r}"
+    return (*differences(manifest, target), asked)
 
 
 def about(engine: Engine) -> str:
@@ -260,12 +302,23 @@ def _model(root: Path, name: str | None) -> str:
     return name or models[0]
 
 
-def _no_fit(engines: Sequence[Engine], target: Target) -> str:
+def _no_fit(
+    engines: Sequence[Engine],
+    why: Mapping[Path, Sequence[str]],
+    target: Target,
+    precision: Precision | None,
+) -> str:
     """Why none of the engines fits, one line each, and the command that makes one that does."""
-    lines = "".join(
-        f"\n  {one.folder}: {'; '.join(differences(one.manifest, target))}" for one in engines
+    lines = "".join(f"\n  {one.folder}: {'; '.join(why[one.folder])}" for one in engines)
+    like = engines[0].manifest
+    settings = None if target.device.kind == "cpu" else like.request.settings or TrtSettings()
+    request = replace(
+        like.request,
+        runtime=target.runtime,
+        settings=settings,
+        precision=precision or like.request.precision,
     )
     return (
         f"No engine fits {target.device.name} with {target.runtime} {target.runtime_version}:"
-        f"{lines}\nBuild one with: {plan.command(engines[0].manifest)}"
+        f"{lines}\nBuild one with: {plan.command(replace(like, request=request))}"
     )

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
 from trtfuse.core.errors import UnknownName, UsageError
-from trtfuse.core.options import BuildOptions, CalibrationOptions
-from trtfuse.core.specs import EngineManifest, GateResult, Precision
+from trtfuse.core.options import BuildOptions, CalibrationOptions, Runtime
+from trtfuse.core.specs import EngineManifest, GateResult, Hardware, Precision, TrtSettings
+from trtfuse.core.units import parse_bytes
 
 if TYPE_CHECKING:
     from trtfuse.build.build import BuildReport, Outcome
 
 _DEFAULT = BuildOptions(model=Path())
+_TENSORRT = TrtSettings()
 _CALIBRATION = CalibrationOptions()
 Size = tuple[int, int]
 
@@ -26,6 +28,27 @@ def build(
     devices: Annotated[
         str | None, typer.Option(help="cpu. Default: what is there.")
     ] = _DEFAULT.devices,
+    gpus: Annotated[
+        str | None, typer.Option(help="all, or some: 0,1, or their UUIDs.")
+    ] = _DEFAULT.gpus,
+    runtime: Annotated[
+        str | None, typer.Option(help="rtx: TensorRT-RTX, for GPUs that need not be here.")
+    ] = _DEFAULT.runtime,
+    compute_capability: Annotated[
+        str | None, typer.Option(help="With --runtime rtx, as 8.6,8.9. Default: all it knows.")
+    ] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="Most memory a layer may compute in, as 4GiB. Default: all.")
+    ] = None,
+    optimization_level: Annotated[
+        int, typer.Option(min=0, max=5, help="0 to 5: how long TensorRT searches.")
+    ] = _TENSORRT.optimization_level,
+    hardware: Annotated[
+        str, typer.Option(help="GPUs it may run on: exact, same-capability or ampere+.")
+    ] = _TENSORRT.hardware,
+    version_compatible: Annotated[
+        bool, typer.Option("--version-compatible", help="For TensorRT's lean runtimes, too.")
+    ] = _TENSORRT.version_compatible,
     precision: Annotated[
         str, typer.Option(help="fp32, fp16, bf16, int8, or best: the fastest that passes.")
     ] = Precision.FP32.value,
@@ -87,6 +110,15 @@ def build(
     options = BuildOptions(
         model=model,
         devices=devices,
+        gpus=gpus,
+        runtime=cast(Runtime, runtime),
+        settings=TrtSettings(
+            workspace_bytes=parse_workspace(workspace),
+            optimization_level=optimization_level,
+            hardware=parse_hardware(hardware),
+            version_compatible=version_compatible,
+            compute_capabilities=parse_capabilities(compute_capability or ""),
+        ),
         precision="best" if precision == "best" else parse_precision(precision),
         calibration=CalibrationOptions(
             data=calib_data,
@@ -123,6 +155,32 @@ def parse_precision(text: str) -> Precision:
     if text not in known:
         raise UnknownName.among("--precision", text, [*known, "best"])
     return Precision(text)
+
+
+def parse_workspace(text: str | None) -> int | None:
+    """`--workspace`, as "4GiB". Raises UsageError."""
+    nbytes = None if text is None else parse_bytes(text, flag="--workspace")
+    if nbytes == 0:
+        raise UsageError(
+            f"--workspace {text}: needs more than that. Leave it out for all there is."
+        )
+    return nbytes
+
+
+def parse_hardware(text: str) -> Hardware:
+    """`--hardware`. Raises UnknownName."""
+    if text not in get_args(Hardware):
+        raise UnknownName.among("--hardware", text, get_args(Hardware))
+    return cast(Hardware, text)
+
+
+def parse_capabilities(text: str) -> tuple[str, ...]:
+    """`--compute-capability`, as "8.6,8.9"; in order, each once. Raises UsageError."""
+    words = [word.strip() for word in text.split(",")] if text else []
+    for word in words:
+        if not re.fullmatch(r"\d+\.\d", word, re.ASCII):
+            raise UsageError(f"--compute-capability {text}: needs numbers as 8.6,8.9.")
+    return tuple(sorted(set(words), key=float))
 
 
 def parse_batch(text: str) -> tuple[int, int, int]:
@@ -168,14 +226,18 @@ def _show(report: BuildReport) -> None:
     table = Table("device", Column("engine", overflow="fold"), "size", "gate", "built in")
     for outcome in report.outcomes:
         engine = outcome.engine
+        name = engine.manifest.request.device_name
         table.add_row(
-            engine.manifest.request.device_name,
+            f"{outcome.devices} x {name}" if outcome.devices > 1 else name,
             engine.folder.name,
             f"{engine.path.stat().st_size / 1e6:.1f} MB",
             _gates(engine.manifest.gates),
             f"{outcome.seconds:.1f} s" if outcome.built else "kept",
         )
     Console().print(table)
+    if (count := sum(outcome.devices for outcome in report.outcomes)) > 1:
+        built = sum(outcome.built for outcome in report.outcomes)
+        typer.echo(f"{count} devices, {built} build{'' if built == 1 else 's'}")
     for outcome in report.outcomes:
         _show_precision(outcome.engine.manifest)
     for folder in report.removed:
@@ -212,9 +274,13 @@ def _show_precision(manifest: EngineManifest) -> None:
 
 def _gates(gates: tuple[GateResult, ...]) -> str:
     """The gate that came nearest to its limit."""
+    if not gates:
+        return "none"
     worst = max(gates, key=_nearness)
     return f"{worst.name} {worst.value:.1e}, limit {worst.limit:g}"
 
 
 def _nearness(gate: GateResult) -> float:
-    return gate.limit / gate.value if gate.least else gate.value / gate.limit
+    """1 at the limit, more beyond it."""
+    part, whole = (gate.limit, gate.value) if gate.least else (gate.value, gate.limit)
+    return part / whole if whole > 0 else (float("inf") if part > 0 else 0.0)

@@ -163,8 +163,8 @@ def _limit(what: int, most: int) -> None:
 def _return_memory() -> None:
     """Have glibc give every large block back when it is freed.
 
-    It would keep them for the next of their size, which here is of another graph: 50 MB more, of
-    286, for a ResNet-50 of 102 MB (benchmarks/results/export_memory.json).
+    It would keep them for the next of their size, which here is of another graph: 50 MB on top of
+    the 270 that a ResNet-50 of 102 MB takes (benchmarks/export_memory.py).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import typer
 
+from trtfuse.cli.build import parse_precision
+from trtfuse.core.errors import UsageError
 from trtfuse.core.options import (
     InferOptions,
     OnError,
@@ -33,13 +35,31 @@ def infer(
     engine: Annotated[
         str | None, typer.Option(help="One engine's folder name. Default: the only one that fits.")
     ] = _DEFAULT.engine,
+    precision: Annotated[
+        str | None, typer.Option(help="Of the engines. Default: what there is.")
+    ] = None,
     engines: Annotated[Path, typer.Option(help="Folder of engines.")] = _DEFAULT.engines,
     devices: Annotated[
         str | None, typer.Option(help="cpu, or cpu:N for N workers on it. Default: what is there.")
     ] = _DEFAULT.devices,
+    gpus: Annotated[
+        str | None, typer.Option(help="all, or some: 0,1, or their UUIDs.")
+    ] = _DEFAULT.gpus,
     workers: Annotated[
-        int | None, typer.Option(help="Workers per device. Default: 1.")
-    ] = _DEFAULT.workers,
+        str | None,
+        typer.Option(
+            "--workers",
+            "--instances",
+            help="Workers per device, or auto: as many as a GPU's memory holds. Default: 1.",
+        ),
+    ] = None,
+    lanes: Annotated[
+        int | None, typer.Option(help="Batches in flight inside a worker on a GPU. Default: 2.")
+    ] = _DEFAULT.lanes,
+    cuda_graph: Annotated[
+        bool,
+        typer.Option("--cuda-graph/--no-cuda-graph", help="Record a GPU's work and replay it."),
+    ] = _DEFAULT.cuda_graph,
     batch: Annotated[
         int | None, typer.Option(help="Items in one batch. Default: the engine's best.")
     ] = _DEFAULT.batch,
@@ -101,9 +121,13 @@ def infer(
         output=output,
         model=model,
         engine=engine,
+        precision=None if precision is None else parse_precision(precision),
         engines=engines,
         devices=devices,
-        workers=workers,
+        gpus=gpus,
+        workers=parse_workers(workers),
+        lanes=lanes,
+        cuda_graph=cuda_graph,
         batch=batch,
         memory_bytes=parse_bytes(memory, flag="--memory"),
         feeders=feeders,
@@ -136,6 +160,17 @@ def infer(
     show_report(report)
     typer.echo(last_line(report))
     return 1 if report.failures else 0
+
+
+def parse_workers(text: str | None) -> int | Literal["auto"] | None:
+    """`--workers`. Raises UsageError."""
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"--workers {text}: needs a whole number above 0, or auto.")
+    return int(text)
 
 
 def _command() -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from trtfuse import __version__
 from trtfuse.cli.build import build
 from trtfuse.cli.export import export
 from trtfuse.cli.infer import infer
+from trtfuse.cli.inspect import inspect
 from trtfuse.core.errors import TrtfuseError
 
 app = typer.Typer(
@@ -59,7 +60,7 @@ def guarded(command: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
-for _command in (export, build, infer):
+for _command in (export, build, infer, inspect):
     app.command(epilog=EXIT_CODES)(guarded(_command))
 
 

@@ -87,6 +87,8 @@ def show_report(report: RunReport) -> None:
             str(len(device.deaths)),
         )
     console.print(table)
+    for note in report.notes:
+        console.print(note, markup=False, highlight=False)
     for failure in report.failures[:10]:
         # repr: a file's name may hold a newline, or what the terminal obeys.
         line = f"failed: {failure.key!r}: {failure.message}"

@@ -14,6 +14,7 @@ from rich.progress import (
     Progress,
     TaskID,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
@@ -21,6 +22,7 @@ from rich.progress import (
 _LINE_EVERY_S = 10.0
 
 Steps = Callable[[str, int, int], None]
+"""(what, how far, of how much); of 0: it is not known."""
 
 
 @contextmanager
@@ -34,6 +36,7 @@ def counting(stream: TextIO) -> Iterator[Steps]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TimeElapsedColumn(),
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=console, transient=True) as bar:
@@ -41,8 +44,11 @@ def counting(stream: TextIO) -> Iterator[Steps]:
 
         def steps(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, visible=done < total)
+                tasks[what] = bar.add_task(what)
+            # Without a total the bar pulses, and the time that has passed is all there is to say.
+            bar.update(
+                tasks[what], total=total or None, completed=done, visible=done < (total or 1)
+            )
 
         yield steps
 
@@ -52,7 +58,7 @@ def _lines(stream: TextIO) -> Steps:
 
     def steps(what: str, done: int, total: int) -> None:
         nonlocal last
-        if time.monotonic() - last >= _LINE_EVERY_S:
+        if total and time.monotonic() - last >= _LINE_EVERY_S:
             last = time.monotonic()
             stream.write(f"trtfuse build: {what} {done} of {total}\n")
             stream.flush()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
 from trtfuse.core.errors import UnknownName, UsageError
-from trtfuse.core.specs import Precision
+from trtfuse.core.specs import Precision, TrtSettings
 
 FUSE_PARTS = ("pre", "post", "resize")
 
@@ -110,6 +110,9 @@ class CalibrationOptions:
             raise UsageError(f"--budget {self.budget_min:g}: needs minutes above 0.")
 
 
+Runtime = Literal["rtx"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
     """`trtfuse build`."""
@@ -117,6 +120,13 @@ class BuildOptions:
     model: Path
     devices: str | None = None
     """As `--devices` says it; None: all usable GPUs, else the CPU."""
+    gpus: str | None = None
+    """As `--gpus` says it: "all", "0,1" or UUIDs. Excludes `devices`."""
+    runtime: Runtime | None = None
+    """None: TensorRT on GPUs, ONNX Runtime on CPUs. rtx: TensorRT-RTX, for GPUs that need not be
+    here."""
+    settings: TrtSettings = field(default_factory=TrtSettings)
+    """For GPUs."""
     precision: Precision | Literal["best"] = Precision.FP32
     """best: the fastest of those that pass their gates."""
     calibration: CalibrationOptions = CalibrationOptions()
@@ -131,6 +141,16 @@ class BuildOptions:
         low, best, high = self.batch
         if not 0 < low <= best <= high:
             raise UsageError(f"--batch {low}:{best}:{high}: needs 0 < min <= opt <= max.")
+        _check_choice(self.devices, self.gpus)
+        if self.runtime is not None and self.runtime not in get_args(Runtime):
+            raise UnknownName.among("--runtime", self.runtime, get_args(Runtime))
+        if self.runtime == "rtx" and (self.gpus or self.devices):
+            raise UsageError(
+                "--runtime rtx: builds for GPUs that need not be here. "
+                "Name them with --compute-capability, and leave --gpus and --devices out."
+            )
+        if self.settings.compute_capabilities and self.runtime != "rtx":
+            raise UsageError("--compute-capability: is for --runtime rtx; TensorRT builds for one.")
 
 
 PictureFormat = Literal["png", "jpeg", "webp"]
@@ -202,11 +222,19 @@ class InferOptions:
     """Name of the model under `engines`; None: the only one there."""
     engine: str | None = None
     """Name of one engine's folder; None: the only one that fits the device."""
+    precision: Precision | None = None
+    """Of the engines; None: whatever there is."""
     engines: Path = Path("engines")
     devices: str | None = None
     """As `--devices` says it; None: all usable GPUs that have an engine, else the CPU."""
-    workers: int | None = None
-    """Workers per device; None: one."""
+    gpus: str | None = None
+    """As `--gpus` says it: "all", "0,1" or UUIDs. Excludes `devices`."""
+    workers: int | Literal["auto"] | None = None
+    """Workers per device; None: one. auto: as many as find room in a GPU's memory."""
+    lanes: int | None = None
+    """Batches in flight inside a worker on a GPU; None: two."""
+    cuda_graph: bool = True
+    """Whether a GPU's work on a shape that comes again is recorded, and replayed."""
     batch: int | None = None
     """Items in one batch; None: the profile's opt."""
     memory_bytes: int = 512 << 20
@@ -225,11 +253,17 @@ class InferOptions:
     """Workers that may be started again in one run, all together."""
 
     def __post_init__(self) -> None:
-        for name in ("workers", "batch", "feeders", "writers"):
+        _check_choice(self.devices, self.gpus)
+        for name in ("workers", "lanes", "batch", "feeders", "writers"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value not in (None, "auto") and value < 1:
                 raise UsageError(f"--{name} {value}: needs a whole number above 0.")
         if not self.batch_timeout_s > 0:
             raise UsageError(f"--batch-timeout {self.batch_timeout_s}: needs seconds above 0.")
         if self.restarts < 0 or self.memory_bytes < 1:
             raise UsageError("--restarts and --memory need values that are not negative.")
+
+
+def _check_choice(devices: str | None, gpus: str | None) -> None:
+    if devices is not None and gpus is not None:
+        raise UsageError(f"--gpus {gpus} and --devices {devices}: both choose. Leave one out.")

@@ -81,6 +81,8 @@ class RunReport:
     writers: int
     devices: tuple[DeviceReport, ...]
     versions: dict[str, str]
+    notes: tuple[str, ...] = ()
+    """Devices that are there and take no part, and why."""
 
     @property
     def items_per_s(self) -> float:

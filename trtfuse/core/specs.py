@@ -86,12 +86,15 @@ class DeviceSpec:
     name: str
     """As its maker calls it: "NVIDIA H200", "Intel(R) Xeon(R) Processor"."""
     kind: str
-    """"cpu" or "cuda"."""
+    """"cpu", "cuda", or "rtx": whatever RTX GPUs have the features."""
     features: str
     """What an engine may rely on: a GPU's "sm90", a CPU's instruction sets."""
     index: int = 0
     uuid: str = ""
     memory_bytes: int = 0
+
+
+Hardware = Literal["exact", "same-capability", "ampere+"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,7 @@ class TrtSettings:
     """Most device memory that a layer may take while it computes; None: all there is."""
     optimization_level: int = 3
     """0 to 5: how long the builder searches. 3 is TensorRT's own default."""
-    hardware: Literal["exact", "same-capability", "ampere+"] = "exact"
+    hardware: Hardware = "exact"
     """On which other GPUs the engine may run: none, any of one compute capability, Ampere and
     later."""
     version_compatible: bool = False
@@ -198,6 +201,8 @@ class EngineManifest:
     """The layers that a search for `keep` ranked, worst first."""
     choice: tuple[str, ...] = ()
     """What `--precision best` tried, and what came of each; empty where it was not asked."""
+    lane_bytes: int = 0
+    """Device memory that each batch in flight takes, weights apart; 0 where it was not measured."""
 
     @property
     def profile(self) -> dict[str, ShapeRange]:

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import onnx
-from onnx import shape_inference
 
 from trtfuse.core.card import InputCard
 from trtfuse.core.errors import ExportFailed, UnknownName
 from trtfuse.core.options import Sizes
 from trtfuse.core.specs import BATCH, TensorSpec
 from trtfuse.graph.card import AXES
-from trtfuse.graph.model import dims, set_dims, signature
+from trtfuse.graph.model import dims, inferred, set_dims, signature
 from trtfuse.graph.repair import Dims, Rewrite, repair
 
 Inputs = tuple[TensorSpec, ...]
@@ -97,9 +96,9 @@ def declare(model: onnx.ModelProto, planned: Sequence[TensorSpec]) -> onnx.Model
         set_dims(value, shapes[value.name])
     for value in new.graph.output:
         value.type.tensor_type.ClearField("shape")
-    inferred = shape_inference.infer_shapes(new, data_prop=True).graph.output
+    outputs = inferred(new).output
     known = {name for shape in shapes.values() for name in shape if isinstance(name, str)}
-    for value, old, found in zip(new.graph.output, model.graph.output, inferred, strict=True):
+    for value, old, found in zip(new.graph.output, model.graph.output, outputs, strict=True):
         has_shape = found.type.tensor_type.HasField("shape")
         set_dims(value, _output_dims(found if has_shape else _rank_of(old), known))
     return new

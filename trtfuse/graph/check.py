@@ -116,6 +116,8 @@ class Reference:
         """Outputs by name. Raises `NotRunnable`."""
         try:
             answers = self._session.run(None, dict(feeds))
+        except MemoryError as error:
+            raise NotRunnable("it takes more memory than there is") from error
         except NOT_RUN as error:
             raise NotRunnable(_in_one_line(error)) from error
         return dict(zip((o.name for o in self.model.graph.output), answers, strict=True))

@@ -187,18 +187,21 @@ def _at_other_sizes(
 def _as_it_is(source: Source, options: ExportOptions, declared: batch.Inputs) -> Opened:
     """The graph with the batch it has, held against the witness."""
     card = source.card.input if source.card else None
-    # An open batch is run with single items: nothing is claimed of others.
+    # An axis of that name is a promise, which is not made here: it is fixed at what is run.
     fixed = tuple(
         replace(one, shape=tuple(1 if n == BATCH else n for n in one.shape)) for one in declared
     )
-    sizes = probe.sized(fixed, card=card, shapes=source.shapes)
+    # A size that was given without the batch, as otherwise, is one behind it.
+    shapes = tuple(
+        (*one.shape[: len(one.shape) - len(given)], *given)
+        for one, given in zip(fixed, source.shapes, strict=False)
+    )
+    sizes = probe.sized(fixed, card=card, shapes=shapes)
     items = probe.whole_items(sizes, count=3, seed=options.seed, card=card)
     truth = check.observe(source.witness(), items, (1,))
     if not truth.outputs:
         raise ExportFailed(_own_fault(options, truth))
-    model = batch.declare(source.model, declared)
-    if source.card:
-        check_card(source.card, signature(model))
+    model = batch.declare(source.model, fixed)
     seen = check.observe(Reference(model, source.folder), items, (1,))
     proof = check.agreement(truth, seen)
     if not proof.holds(options.tolerance):

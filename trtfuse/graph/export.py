@@ -162,11 +162,10 @@ class Chain:
         left = made.card.input if made.card.input.resized_by == "host" else None
         sizes = probe.sized(signature(made.model).inputs, card=left)
         items = probe.random_items(sizes, count=max(BATCHES), seed=options.seed, card=left)
-        dtype = next(
-            one.dtype for one in signature(self.model).inputs if one.name == card.input.name
-        )
+        ends = {one.name: one for one in signature(self.model).inputs}
         folder = self.first.folder
-        apart = by_host(Reference(self.model, folder), card, made.card, dtype)
+        run = Reference(self.model, folder)
+        apart = by_host(run, card, made.card, ends[card.input.name].dtype)
         expected = check.observe(apart, items, BATCHES)
         seen = check.observe(Reference(made.model, folder), items, BATCHES)
         proof = check.combined(check.agreement(expected, seen), check.independence(seen))

@@ -1,4 +1,4 @@
-"""Pre- and post-processing brought into the graph: uint8 NHWC pictures in, and out where it gives any.
+"""Pre- and post-processing brought into the graph: uint8 NHWC pictures in, and out.
 
 A quarter of the bytes to the device, and no arithmetic on the host. The card that goes with the
 fused graph says what is left to do: the host does the rest, and nothing twice.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -57,7 +57,7 @@ def fuse(model: onnx.ModelProto, card: Card, parts: Sequence[str]) -> Fused:
 
 
 def require_fusable(card: Card | None, parts: Sequence[str]) -> None:
-    """Raise `CardError` unless there is a card, and it leaves the host what `parts` take from it."""
+    """Raise `CardError` unless there is a card that leaves to the host what `parts` take."""
     if card is None:
         raise CardError(
             "--fuse: needs a card, which says what there is to fuse. Give one with --card."
@@ -82,12 +82,12 @@ class _Nodes:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
 
-    def add(self, op_type: str, *others: str, **attributes: object) -> str:
+    def add(self, op_type: str, *others: str, **attributes: Any) -> str:
         """A node on `last` and `others`; the name of what it makes, which is `last` from now on."""
         self.last = self.make(op_type, self.last, *others, **attributes)
         return self.last
 
-    def make(self, op_type: str, *inputs: str, **attributes: object) -> str:
+    def make(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """A node on `inputs` alone."""
         name = f"{self.prefix}_{len(self.nodes)}_{op_type}"
         self.nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
@@ -140,8 +140,9 @@ class _Nodes:
     def matrix(self, length: str, size: int, *, upright: bool) -> str:
         """Weights that bring `length` pixels to `size`: [size, length] upright, else turned.
 
-        In whole numbers up to the last division: pixel k of the result covers k * length to
-        (k + 1) * length of a line in which pixel j of the picture covers j * size to (j + 1) * size.
+        In whole numbers up to the last division, so that half precision does no harm to places:
+        pixel k of the result covers k * length to (k + 1) * length of a line in which pixel j of
+        the picture covers j * size to (j + 1) * size.
         """
         k = np.arange(size)[:, None] if upright else np.arange(size)[None, :]
         numbers = self.make(
@@ -163,7 +164,7 @@ class _Nodes:
         )
         zero = self.store(np.array([0]))
         area = self.ratio(self.make("Max", shared, zero), length)
-        # Linear: centre k of the result lies at ((2 k + 1) length - size) / (2 size) of the picture.
+        # Linear: the centre of k lies at ((2 k + 1) length - size) / (2 size) of the picture.
         odd = self.make("Mul", self.store(2 * k + 1), length)
         centre = self.make("Max", self.make("Sub", odd, self.store(np.array([size]))), zero)
         last = self.make(

@@ -5,7 +5,7 @@ Written from the card's definition and apart from `fuse.py`, so that they can di
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,8 +28,8 @@ def by_host(run: Run, card: Card, fused: Card, dtype: str) -> Run:
             if fused.input.resized_by == "graph" and card.input.resized_by == "host":
                 pixels = _stretched(pixels, card.input)
             given[card.input.name] = _encoded(pixels, card.input).astype(dtype)
-        outputs = dict(run(given))
-        return outputs | _pictures(outputs, card, fused)
+        outputs = run(given)
+        return {**outputs, **_pictures(outputs, card, fused)}
 
     return answer
 
@@ -37,9 +37,8 @@ def by_host(run: Run, card: Card, fused: Card, dtype: str) -> Run:
 def _stretched(pixels: Array, card: InputCard) -> Array:
     """Pictures (batch, height, width, channels) at the card's size, not rounded."""
     assert card.size != "dynamic"
-    rows, columns = (
-        _weights(n, size) for n, size in zip(pixels.shape[1:3], card.size, strict=True)
-    )
+    sizes = zip(pixels.shape[1:3], card.size, strict=True)
+    rows, columns = (_weights(length, size) for length, size in sizes)
     stretched: Array = np.einsum("ih,bhwc,jw->bijc", rows, pixels, columns, optimize=True)
     return stretched
 
@@ -74,7 +73,7 @@ def _vector(values: Sequence[float], default: float) -> Array:
     return np.array(values or (default,))
 
 
-def _pictures(outputs: Arrays, card: Card, fused: Card) -> Mapping[str, Array]:
+def _pictures(outputs: Arrays, card: Card, fused: Card) -> dict[str, Array]:
     """The picture as bytes, and the count of what they cannot show, where `fused` gives these."""
     if card.task == fused.task or not isinstance(card.task, ImageTask):
         return {}

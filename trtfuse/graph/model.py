@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from onnx import helper
+from onnx import helper, shape_inference
 
 from trtfuse.core import card as cards
 from trtfuse.core.card import Card
@@ -132,6 +132,15 @@ def set_dims(value: onnx.ValueInfoProto, shape: Sequence[int | str]) -> None:
     declared.ClearField("dim")
     for size in shape:
         declared.dim.add(**{"dim_param" if isinstance(size, str) else "dim_value": size})
+
+
+def inferred(model: onnx.ModelProto) -> onnx.GraphProto:
+    """The graph with the shapes that ONNX can infer; as it is where inference gives up."""
+    try:
+        return shape_inference.infer_shapes(model, data_prop=True).graph
+    # Its C++ raises more than its own class for what a foreign graph may hold.
+    except (shape_inference.InferenceError, RuntimeError, ValueError):
+        return model.graph
 
 
 def node_name(node: onnx.NodeProto) -> str:

@@ -22,6 +22,8 @@ from trtfuse.graph.wiring import Wiring, layer
 # The first operator set whose Q/DQ pairs take scales that are not float32.
 _HALF_SCALES = 19
 
+_UNCHECKED = "nothing is known of its values in fp32: whether some overflow was not checked"
+
 _HALVES = {Precision.FP16: FP16, Precision.BF16: BF16}
 
 
@@ -180,7 +182,7 @@ def _halved(
         model=half.convert(model, target, keep=reasons),
         quantized=written.quantized,
         kept=(*written.kept, *_blocks(model, reasons)),
-        notes=written.notes,
+        notes=written.notes if reach else (*written.notes, _UNCHECKED),
     )
 
 

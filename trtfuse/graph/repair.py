@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper, shape_inference
+from onnx import helper, numpy_helper
 
 from trtfuse.core.specs import BATCH, TensorSpec
-from trtfuse.graph.model import dims, node_name
+from trtfuse.graph.model import dims, inferred, node_name
 from trtfuse.graph.wiring import set_nodes
 
 Dims = tuple["int | str", ...]
@@ -246,7 +246,7 @@ def _carried(graph: onnx.GraphProto, planned: Sequence[TensorSpec]) -> set[str]:
 
 
 def _shapes(model: onnx.ModelProto) -> Mapping[str, Dims]:
-    graph = shape_inference.infer_shapes(model, data_prop=True).graph
+    graph = inferred(model)
     return {
         value.name: dims(value)
         for value in (*graph.input, *graph.value_info)

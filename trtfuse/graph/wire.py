@@ -69,6 +69,7 @@ def outline(path: Path) -> onnx.ModelProto:
             model = _model(data, path.name)
         for tensor in tensors(model.graph):
             _require_whole(tensor)
+        _require_nodes(model)
     except (DecodeError, ValueError) as error:  # an empty file cannot be mapped: ValueError
         raise UsageError(f"{path}: not an ONNX file, or cut short ({error}).") from error
     # Few bytes are no valid protobuf at all, and almost any text is some message.
@@ -237,6 +238,33 @@ def _require_whole(tensor: onnx.TensorProto) -> None:
 
 def _is_complex(tensor: onnx.TensorProto) -> bool:
     return tensor.data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
+
+
+def _require_nodes(model: onnx.ModelProto) -> None:
+    """Raise `Malformed` for a node that lacks inputs or outputs: all that read it may rely on them.
+
+    Operators that ONNX does not know have at least an output.
+    """
+    version = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 1)
+    fewest: dict[str, tuple[int, int]] = {}
+    for node in model.graph.node:
+        kind = node.op_type if node.domain in ("", "ai.onnx") else ""
+        if kind not in fewest:
+            fewest[kind] = _fewest(kind, version)
+        inputs, outputs = fewest[kind]
+        whole = kind != "Constant" or len(node.attribute) == 1
+        if len(node.input) < inputs or len(node.output) < outputs or not whole:
+            raise Malformed(
+                f"a node {node.op_type} {node.name!r} lacks inputs, outputs or its value"
+            )
+
+
+def _fewest(kind: str, version: int) -> tuple[int, int]:
+    try:
+        schema = onnx.defs.get_schema(kind, version)
+    except onnx.defs.SchemaError:
+        return 0, 1
+    return schema.min_input, max(1, schema.min_output)
 
 
 def _counted(tensor: onnx.TensorProto, held: str, needed: str) -> str:

@@ -15,6 +15,7 @@ from trtfuse.core.options import WritingOptions
 from trtfuse.core.specs import Array
 from trtfuse.io import encode, names
 from trtfuse.io.assemble import AnimationWriter, Still, still
+from trtfuse.io.containers import holds
 from trtfuse.io.encoder import Encoder, encoder
 from trtfuse.io.render import Coded, VideoWriter, coded
 from trtfuse.io.video import VideoClip
@@ -168,7 +169,11 @@ class Clips:
         return self.ready(clip, pixels, encode.fitted(picture.attached, size, None))
 
     def _encoder(self, clip: Clip) -> Encoder:
-        return self._encoders[PurePosixPath(self.path_of(clip)).suffix.lower()]
+        suffix = PurePosixPath(self.path_of(clip)).suffix.lower()
+        wanted = self._encoders[suffix]
+        if not holds(suffix, wanted.codec):
+            raise ItemError(f"{suffix} files do not hold {wanted.codec}. Choose another --codec.")
+        return wanted
 
     def _open(self, clip: Clip) -> ClipWriter:
         path = self._output / self.path_of(clip)

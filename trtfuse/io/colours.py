@@ -13,8 +13,10 @@ from trtfuse.core.specs import Array
 _UNSPECIFIED = 2
 _RGB, _BT709, _BT601 = 0, 1, 6
 
-# Rounded, and the same on every machine; one thread, because the callers are many.
-_HOW = Interpolation.BILINEAR | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
+# Rounded, and the same on every machine; one thread, because the callers are many. The numbers are
+# libswscale's SWS_ACCURATE_RND and SWS_BITEXACT: PyAV 17, the last for Python 3.10, does not name
+# them.
+_HOW = Interpolation.BILINEAR.value | 0x40000 | 0x80000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,10 @@ def encoder(writing: WritingOptions, *, suffix: str) -> Encoder:
             f"--codec {codec}: does not take {pixel_format}. Say --encoder-args "
             f"{_PIXELS}=…, with one of {', '.join(formats)}."
         )
+    if writing.crf is not None and "crf" not in _option_names(codec):
+        raise UsageError(
+            f"--crf {writing.crf}: {codec} has no such scale. Say what it has with --encoder-args."
+        )
     crf = writing.crf if writing.crf is not None else _CRF.get(codec)
     if crf is not None:
         options.setdefault("crf", str(crf))

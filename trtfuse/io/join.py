@@ -15,9 +15,9 @@ from av.stream import Stream
 
 from trtfuse.core.errors import ItemError
 from trtfuse.core.flow import Frame
+from trtfuse.io.containers import FORMATS, url
 from trtfuse.io.video import VideoClip
 
-_FORMATS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
 _COPIED = ("audio", "subtitle")
 # What a file says of itself that would no longer be true.
 _UNTRUE = ("rotate", "encoder", "major_brand", "minor_version", "compatible_brands")
@@ -65,12 +65,12 @@ def join(segments: Sequence[Segment], clip: VideoClip, path: Path) -> None:
     frames = [frame for segment in segments for frame in segment.frames]
     starts = [start for segment in segments for start in _starts(segment)]
     with ExitStack() as stack:
-        source = stack.enter_context(av.open(str(clip.path)))
-        first = stack.enter_context(av.open(str(segments[0].path)))
+        source = stack.enter_context(av.open(url(clip.path)))
+        first = stack.enter_context(av.open(url(segments[0].path)))
         # Bit exact: no random identifiers, and no version of FFmpeg, in the file.
         options = {"fflags": "bitexact"}
-        container = _FORMATS[path.suffix.lower()]
-        target = stack.enter_context(av.open(str(path), "w", format=container, options=options))
+        container = FORMATS[path.suffix.lower()]
+        target = stack.enter_context(av.open(url(path), "w", format=container, options=options))
         stream = target.add_stream_from_template(first.streams.video[0])
         stream.time_base = clip.tick
         stream.sample_aspect_ratio = clip.sample_aspect
@@ -97,7 +97,7 @@ def _starts(segment: Segment) -> list[int]:
 
     The file's own times are good for their order only: its container shifts them.
     """
-    with av.open(str(segment.path)) as container:
+    with av.open(url(segment.path)) as container:
         video = container.streams.video[0]
         times = [packet.pts for packet in container.demux(video) if packet.pts is not None]
     if len(times) != len(segment.frames):
@@ -126,7 +126,7 @@ def _times(
 def _pictures(segments: Sequence[Segment], stream: Stream, times: _Times) -> Iterator[_Timed]:
     number = 0
     for segment in segments:
-        with av.open(str(segment.path)) as container:
+        with av.open(url(segment.path)) as container:
             for packet in container.demux(container.streams.video[0]):
                 if packet.pts is None:
                     continue

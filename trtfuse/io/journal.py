@@ -138,8 +138,15 @@ class Journal:
         lines = whole.splitlines()
         if not lines:
             return {}
-        _check_same(json.loads(lines[0])["run"], identity, self._output)
-        records = (_record(json.loads(line)) for line in lines[1:])
+        try:
+            before: Identity = json.loads(lines[0])["run"]
+            records = [_record(json.loads(line)) for line in lines[1:]]
+        except (ValueError, LookupError, TypeError) as error:
+            raise UsageError(
+                f"{self._path}: not a journal of this version ({error!r}). Begin anew with "
+                "--restart, or choose another --output."
+            ) from error
+        _check_same(before, identity, self._output)
         return {record.key: record for record in records}
 
     def _begin(self, identity: Identity) -> None:

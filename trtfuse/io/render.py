@@ -18,6 +18,7 @@ from trtfuse.core.errors import ItemError
 from trtfuse.core.files import replacing
 from trtfuse.core.flow import Frame
 from trtfuse.core.specs import Array
+from trtfuse.io.containers import url
 from trtfuse.io.encoder import Encoder
 from trtfuse.io.join import Segment, join
 from trtfuse.io.room import is_no_room
@@ -126,7 +127,7 @@ class VideoWriter:
 
 
 def _last_of(segment: Path) -> Coded:
-    with av.open(str(segment)) as container:
+    with av.open(url(segment)) as container:
         *_, frame = container.decode(video=0)
     # Or the encoder would take the kind it had for the one it is to have.
     frame.pict_type = PictureType.NONE
@@ -143,7 +144,7 @@ class _Encoding:
         self._size = (first.width, first.height)
         self._format = encoder.pixel_format
         self._tick = clip.tick
-        self._container = av.open(str(self._part), "w", format="nut")
+        self._container = av.open(url(self._part), "w", format="nut")
         self._stream = _stream(self._container, clip, encoder)
         self._stream.width, self._stream.height = self._size
 

@@ -17,6 +17,7 @@ from av.video.stream import VideoStream
 from trtfuse.core.errors import ItemError
 from trtfuse.core.flow import Clip, Frame, Item, Picture
 from trtfuse.io.colours import Colours, colours_of
+from trtfuse.io.containers import url
 from trtfuse.io.keys import frame_key
 from trtfuse.io.timeline import Timeline
 
@@ -52,7 +53,7 @@ def items(path: Path, key: str) -> Iterator[Item]:
     fails when loaded. A file without a video that can be read is one such item.
     """
     try:
-        with av.open(str(path)) as container:
+        with av.open(url(path)) as container:
             yield from _items(container, path, key)
     except ItemError as error:
         yield Item(seq=0, key=key, load=_failing(str(error)))

@@ -43,6 +43,14 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """How far a child is: `done` of `total`."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class Returned:
     """The value of `run_in_child`, or the error instead."""
 

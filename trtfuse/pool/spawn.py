@@ -15,20 +15,24 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
 
 from trtfuse.core.errors import ChildDied, TrtfuseError
 from trtfuse.core.flow import Failure
-from trtfuse.pool.messages import Logged, Returned
+from trtfuse.pool.messages import Logged, Returned, Told
 
 T = TypeVar("T")
 
 _SPAWN = multiprocessing.get_context("spawn")
+
+# How long a child that has answered may take to leave: a GPU context takes 1 to 2 s to tear down.
+_LEAVE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -93,22 +97,41 @@ def _child_main(
     target(pipe, *args)
 
 
+def tell(done: int, total: int) -> None:
+    """In a child, from any thread: how far it is. In a process that is none, nobody hears it."""
+    for handler in logging.getLogger("trtfuse").handlers:
+        if isinstance(handler, _PipeHandler):
+            handler.send(Told(done, total))
+
+
 def _leave_with_parent(lifeline: Connection) -> None:
     wait([lifeline])
     os._exit(1)
 
 
 class _PipeHandler(logging.Handler):
-    """Sends log records to the parent, as text."""
+    """Sends log records to the parent, as text, and how far the child is."""
 
     def __init__(self, pipe: Connection) -> None:
         super().__init__()
         self._pipe = pipe
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send it. A parent that is gone needs no log; the lifeline ends this process."""
+        """Send it. `logging` holds the lock meanwhile."""
+        self._send(Logged(level=record.levelno, text=record.getMessage()))
+
+    def send(self, message: Told) -> None:
+        """Send it, whole, beside the records of other threads."""
+        self.acquire()
+        try:
+            self._send(message)
+        finally:
+            self.release()
+
+    def _send(self, message: Logged | Told) -> None:
+        # A parent that is gone needs to hear nothing; the lifeline ends this process.
         with suppress(OSError):
-            self._pipe.send(Logged(level=record.levelno, text=record.getMessage()))
+            self._pipe.send(message)
 
 
 def failure(error: BaseException) -> Failure:
@@ -138,28 +161,115 @@ def run_in_child(
     grace_s = 0.0
     try:
         answer = _answer(child, timeout_s)
-        grace_s = 10.0
+        grace_s = _LEAVE_S
     finally:
         child.end(grace_s=grace_s)
-    if isinstance(answer.outcome, TrtfuseError):
-        raise answer.outcome
-    if isinstance(answer.outcome, Failure):
-        raise ChildDied(f"{name}: {answer.outcome.kind}: {answer.outcome.message}")
-    value: T = answer.outcome
+    value: T = _value(child, answer)
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`function(*args)`, to be computed in a child called `name`. All of it must be picklable."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    name: str
+
+
+Work = Generator[Call, Any, T]
+"""Yields calls, one after the other, and gets the value of each back."""
+
+
+Steps = Callable[[str, int, int], None]
+"""(a call's name, how far it is, of how much); of 0: it is not known."""
+
+
+def side_by_side(
+    works: Sequence[Work[T]], steps: Steps = lambda *_: None
+) -> list[T | TrtfuseError]:
+    """Run every work to its end, the calls of different works at the same time.
+
+    `steps` hears when a call begins and ends, and what it tells in between.
+
+    A call's error is raised at its `yield`, as `run_in_child` would raise it. A TrtfuseError that
+    leaves a work ends that work alone and stands in its place; any other exception, Ctrl-C too,
+    ends every child and goes on.
+    """
+    ends: dict[int, T | TrtfuseError] = {}
+    flying: dict[Any, tuple[int, Child]] = {}
+
+    def go_on(number: int, resume: Callable[[], Call]) -> None:
+        try:
+            call = resume()
+        except StopIteration as end:
+            ends[number] = end.value
+        except TrtfuseError as error:
+            ends[number] = error
+        else:
+            child = start(_compute, call.function, call.args, name=call.name)
+            flying[child.pipe] = number, child
+            steps(child.name, 0, 0)
+
+    try:
+        for number, work in enumerate(works):
+            go_on(number, partial(next, work))
+        while flying:
+            for pipe in wait(list(flying)):
+                number, child = flying[pipe]
+                if resume := _resume(works[number], child, steps):
+                    child.end(grace_s=_LEAVE_S)
+                    del flying[pipe]
+                    steps(child.name, 1, 1)
+                    go_on(number, resume)
+    finally:
+        for _, child in flying.values():
+            child.end(grace_s=0.0)
+    return [ends[number] for number in range(len(works))]
+
+
+def _resume(work: Work[T], child: Child, steps: Steps) -> Callable[[], Call] | None:
+    """How the work goes on with what the child says; None: it has not answered yet."""
+    try:
+        answer = _heard(child, steps)
+        return None if answer is None else partial(work.send, _value(child, answer))
+    except TrtfuseError as error:
+        return partial(work.throw, error)
 
 
 def _answer(child: Child, timeout_s: float | None) -> Returned:
     while wait([child.pipe], timeout_s):
-        try:
-            message = child.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            child.process.join()
-            raise ChildDied(f"{child.name} {describe_exit(child.process.exitcode)}.") from None
-        if isinstance(message, Returned):
-            return message
-        logging.getLogger("trtfuse").log(message.level, "%s: %s", child.name, message.text)
+        if answer := _heard(child):
+            return answer
     raise ChildDied(f"{child.name} gave no answer within {timeout_s} s and was ended.")
+
+
+def _heard(child: Child, steps: Steps = lambda *_: None) -> Returned | None:
+    """The child's answer, if that is its next message; others are passed on.
+
+    Raises ChildDied at its end.
+    """
+    try:
+        message = child.pipe.recv()
+    except (EOFError, ConnectionResetError):
+        child.process.join()
+        raise ChildDied(f"{child.name} {describe_exit(child.process.exitcode)}.") from None
+    if isinstance(message, Returned):
+        return message
+    if isinstance(message, Told):
+        steps(child.name, message.done, message.total)
+    else:
+        logging.getLogger("trtfuse").log(message.level, "%s: %s", child.name, message.text)
+    return None
+
+
+def _value(child: Child, answer: Returned) -> Any:
+    """What the child computed. Raises what it raised."""
+    if isinstance(answer.outcome, TrtfuseError):
+        raise answer.outcome
+    if isinstance(answer.outcome, Failure):
+        raise ChildDied(f"{child.name}: {answer.outcome.kind}: {answer.outcome.message}")
+    return answer.outcome
 
 
 def _compute(pipe: Connection, function: Callable[..., object], args: tuple[Any, ...]) -> None:

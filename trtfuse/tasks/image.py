@@ -22,7 +22,8 @@ def reader(task: ImageTask, *, depth: int = 8) -> Decode:
 
 def _decode(task: ImageTask, depth: int, outputs: Arrays, geometry: Geometry) -> Answer:
     if task.invalid and (bad := int(present(outputs, task.invalid))):
-        raise ItemError(f"output {task.output!r}: {bad} values are NaN or infinite.")
+        size = present(outputs, task.output).size
+        raise ItemError(f"output {task.output!r}: {bad} of {size} values are NaN or infinite.")
     pixels = _pixels(task, depth, finite(outputs, task.output))
     answer = _as_the_picture_was(pixels, geometry)
     return Answer(file=PictureFile(pixels=answer, shows=_part(geometry)))

@@ -15,11 +15,13 @@ Tensor = torch.Tensor
 
 
 def _seeded(net: nn.Module) -> nn.Module:
-    """Weights that keep activations at their size, so that differences mean something."""
+    """The same weights each time, which keep activations at their size."""
     generator = torch.Generator().manual_seed(0)
-    for parameter in net.parameters():
+    for name, parameter in net.named_parameters():
         if parameter.ndim > 1:
             nn.init.kaiming_normal_(parameter, generator=generator)
+        elif name.endswith("bias"):
+            nn.init.normal_(parameter, std=0.05, generator=generator)
     return net
 
 
@@ -112,10 +114,11 @@ class ViT(nn.Module):
         self.heads = heads
         self.patches = nn.Conv2d(3, width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
-        self.places = nn.Parameter(torch.randn(1, (size // patch) ** 2 + 1, width) * 0.02)
+        self.places = nn.Parameter(torch.zeros(1, (size // patch) ** 2 + 1, width))
         self.blocks = nn.ModuleList(_Attention(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 1000)
+        _seeded(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """As its class says."""

@@ -1,0 +1,96 @@
+"""What do time and memory of an export come to, for a model of 100 MB?
+
+    python benchmarks/export_memory.py
+
+ResNet-50 with random weights, as an ONNX of 102 MB, through `trtfuse export`: dynamic batch, proof
+at batches 1, 2 and 5, simplifier, file. The peak of the command's own process is what the kernel
+says of it (VmHWM); that of it and its children together is sampled every 10 ms, as the sum of what
+is resident in each, shared pages counted twice. Writes benchmarks/results/export_memory.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+
+from trtfuse.bench.report import conditions, spread, write_result
+from trtfuse.core.record import to_json
+
+ROOT = Path(__file__).parents[1]
+QUESTION = "How long does the export of a 100 MB model take, and how much memory?"
+
+
+def main() -> None:
+    """Make the model, export it several times, print, write the result file."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--repeats", type=int, default=3)
+    given = arguments.parse_args()
+    with TemporaryDirectory() as folder:
+        model = Path(folder) / "resnet50.onnx"
+        measured("tests.graph.architectures:ResNet", model, "--shape", "3,224,224", "--no-simplify")
+        size = model.stat().st_size
+        runs = [measured(str(model), Path(folder) / "out.onnx") for _ in range(given.repeats)]
+    seconds, own, tree = (spread(list(column)) for column in zip(*runs, strict=True))
+    rows = {
+        "model_bytes": size,
+        "seconds": to_json(seconds),
+        "own_peak_bytes": to_json(own),
+        "own_peak_over_model": round(own.high / size, 2),
+        "tree_peak_bytes": to_json(tree),
+        "tree_peak_over_model": round(tree.high / size, 2),
+    }
+    for name, row in rows.items():
+        print(f"{name:22} {row}")
+    write_result(
+        ROOT / "benchmarks" / "results" / "export_memory.json",
+        question=QUESTION,
+        conditions=conditions(
+            model="ResNet-50, 3 x 224 x 224, fp32, opset 17",
+            repeats=given.repeats,
+            threads="1 in ONNX Runtime, as the proof runs",
+            sampling="every 10 ms",
+        ),
+        rows=rows,
+    )
+
+
+def measured(model: str, output: Path, *flags: str) -> tuple[float, float, float]:
+    """Seconds, peak bytes of the command's process, and peak of it and its children."""
+    words = ["-m", "trtfuse", "export", model, "-o", str(output), *flags]
+    started = time.perf_counter()
+    running = subprocess.Popen(
+        [sys.executable, *words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    process, tree = psutil.Process(running.pid), 0
+    while True:
+        done, status, usage = os.wait4(running.pid, os.WNOHANG)
+        if done:
+            break
+        tree = max(tree, resident(process))
+        time.sleep(0.01)
+    running.returncode = os.waitstatus_to_exitcode(status)
+    if running.returncode:
+        raise SystemExit(f"trtfuse export {model}: exit code {running.returncode}")
+    return time.perf_counter() - started, usage.ru_maxrss * 1024.0, float(tree)
+
+
+def resident(process: psutil.Process) -> int:
+    """Bytes resident in the process and its children, now."""
+    total = 0
+    try:
+        for one in (process, *process.children(recursive=True)):
+            total += one.memory_info().rss
+    except psutil.NoSuchProcess:  # ended between the listing and the look
+        pass
+    return total
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""`trtfuse inspect`: what an artifact is, from its file alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trtfuse.core.errors import UsageError
+from trtfuse.core.specs import TensorSpec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from trtfuse.graph.inspect import Inspection
+
+
+def inspect(
+    artifact: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    batch: Annotated[int, typer.Option(help="Items that cost is counted for.")] = 1,
+    size: Annotated[
+        str | None, typer.Option(help="HEIGHTxWIDTH of open sizes. Default: the card's, or ours.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="All of it, as JSON.")] = False,
+) -> None:
+    """Say what a file is: inputs, outputs, cost, card, precision, and which TensorRT takes it.
+
+    Nothing is run, and no weights are read.
+    """
+    if artifact.suffix != ".onnx":
+        raise UsageError(f"{artifact}: what is inspected is an .onnx file.")
+    if batch < 1:
+        raise UsageError(f"--batch {batch}: needs a whole number above 0.")
+    from trtfuse.graph.inspect import inspect as run
+
+    found = run(artifact, batch=batch, size=_size(size))
+    if as_json:
+        from trtfuse.core.record import to_json
+
+        typer.echo(json.dumps(to_json(found), indent=2))
+    else:
+        _show(found)
+
+
+def _size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    parts = text.split("x")
+    if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"--size {text}: needs height and width, as 256x512.")
+    return int(parts[0]), int(parts[1])
+
+
+def _show(found: Inspection) -> None:
+    from rich.console import Console
+
+    console = Console()
+    _rows(console, "", [*_identity(found), *_cost(found)])
+    ends = [*(("in", one) for one in found.inputs), *(("out", one) for one in found.outputs)]
+    _rows(console, "Inputs and outputs", [(f"{kind} {one.name}", _spec(one)) for kind, one in ends])
+    _rows(console, "Operators", [(name, str(count)) for name, count in found.operators])
+    verdicts = [(name, "; ".join(said) or "nothing against it") for name, said in found.refusals]
+    _rows(console, "What would refuse it", verdicts)
+    for remark in found.remarks:
+        typer.echo(f"Note: {remark}.")
+
+
+def _identity(found: Inspection) -> list[tuple[str, str]]:
+    beside = f", with {', '.join(one.name for one in found.external)}" if found.external else ""
+    foreign = f", and {', '.join(found.domains)}" if found.domains else ""
+    card = f"{found.card.task.name} on {found.card.input.name!r}" if found.card else "none"
+    return [
+        ("file", f"{found.path}, {found.file_bytes / 1e6:.2f} MB{beside}"),
+        ("producer", found.producer or "not said"),
+        ("opset, IR", f"{found.opset}{foreign}, {found.ir}"),
+        ("precision", found.precision),
+        ("card", card),
+        ("open axes", ", ".join(found.open_axes) or "none"),
+    ]
+
+
+def _cost(found: Inspection) -> list[tuple[str, str]]:
+    cost = found.cost
+    at = "; ".join(f"{one.name} {list(one.shape)}" for one in found.sizes)
+    unknown = f" (not counted: {', '.join(cost.unknown)})" if cost.unknown else ""
+    return [
+        ("parameters", f"{cost.parameters:,} in {cost.weight_bytes / 1e6:.2f} MB"),
+        ("cost at", at),
+        ("FLOPs", f"{cost.flops / 1e9:.3f} G{unknown}"),
+        (
+            "activations",
+            f"{cost.activation_bytes / 1e6:.1f} MB, the largest {cost.largest_bytes / 1e6:.1f} MB",
+        ),
+    ]
+
+
+def _spec(tensor: TensorSpec) -> str:
+    return f"{tensor.dtype} [{', '.join(map(str, tensor.shape))}]"
+
+
+def _rows(console: Console, title: str, rows: list[tuple[str, Any]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title or None, show_header=False, title_justify="left")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(escape(name), escape(str(value)))
+    console.print(table)
