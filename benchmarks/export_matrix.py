@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tarfile
@@ -29,6 +28,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+import peak
 from onnx import numpy_helper
 
 from trtfuse.bench.report import conditions, write_result
@@ -233,17 +233,10 @@ def relative(step: Mapping[str, Any]) -> float:
 
 def command(model: Path, output: Path, flags: Sequence[str]) -> tuple[int, str, float]:
     """Exit code, what it said against it, and the peak memory in MB of its own process."""
-    words = ["-m", "trtfuse", "export", str(model), "-o", str(output), *flags]
-    with (model.parent / "said.txt").open("w+") as said:
-        running = subprocess.Popen(
-            [sys.executable, *words], stdout=subprocess.DEVNULL, stderr=said, cwd=ROOT
-        )
-        _, status, usage = os.wait4(running.pid, 0)
-        running.returncode = os.waitstatus_to_exitcode(status)
-        said.seek(0)
-        last = [one for one in said.read().splitlines() if one.startswith("trtfuse export: ")]
+    done = peak.run(["export", str(model), "-o", str(output), *flags])
+    last = [one for one in done.words.splitlines() if one.startswith("trtfuse export: ")]
     reason = last[-1].removeprefix("trtfuse export: ").removeprefix(f"{model}: ") if last else ""
-    return running.returncode, reason, usage.ru_maxrss / 1e3
+    return done.code, reason.replace(f"{output}", output.name), done.peak_bytes / 1e6
 
 
 def checked(source: Path, made: Path, flags: Sequence[str]) -> float:

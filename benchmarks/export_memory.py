@@ -11,13 +11,11 @@ is resident in each, shared pages counted twice. Writes benchmarks/results/expor
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import peak
 import psutil
 
 from trtfuse.bench.report import conditions, spread, write_result
@@ -63,22 +61,17 @@ def main() -> None:
 
 def measured(model: str, output: Path, *flags: str) -> tuple[float, float, float]:
     """Seconds, peak bytes of the command's process, and peak of it and its children."""
-    words = ["-m", "trtfuse", "export", model, "-o", str(output), *flags]
-    started = time.perf_counter()
-    running = subprocess.Popen(
-        [sys.executable, *words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    began = time.perf_counter()
+    running = peak.started("export", model, "-o", str(output), *flags)
     process, tree = psutil.Process(running.pid), 0
-    while True:
-        done, status, usage = os.wait4(running.pid, os.WNOHANG)
-        if done:
-            break
+    while running.poll() is None:
         tree = max(tree, resident(process))
         time.sleep(0.01)
-    running.returncode = os.waitstatus_to_exitcode(status)
-    if running.returncode:
-        raise SystemExit(f"trtfuse export {model}: exit code {running.returncode}")
-    return time.perf_counter() - started, usage.ru_maxrss * 1024.0, float(tree)
+    seconds = time.perf_counter() - began
+    done = peak.ended(running)
+    if done.code:
+        raise SystemExit(f"trtfuse export {model}: {done.words}")
+    return seconds, float(done.peak_bytes), float(tree)
 
 
 def resident(process: psutil.Process) -> int:
