@@ -11,6 +11,7 @@ least that any calibrator does; (c) the calibration, from the graph in memory to
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -72,6 +73,7 @@ def main() -> None:
             images=COUNT,
             batch=1,
             threads=usable_cores(),
+            load_average=os.getloadavg()[0],
             rounds=f"{given.rounds}, the fastest of each",
             session="loading it is part of each time",
         ),

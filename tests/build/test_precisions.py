@@ -305,6 +305,15 @@ def test_a_limit_that_is_asked_for_decides_and_no_gate_skips_it(work: Path) -> N
     assert [gate.name for gate in engine.manifest.gates] == ["y: difference"]
 
 
+def test_int8_that_is_slower_than_fp32_here_is_told(work: Path) -> None:
+    engine = only(build(options(work, FP32), quiet))
+    # As a device would be on which INT8 gains nothing.
+    store.write_manifest(Engine(engine.folder, replace(engine.manifest, batch_ms=1e-6)))
+    said: list[str] = []
+    build(replace(options(work), rebuild=True), said.append)
+    assert any("int8 takes " in line and f"({engine.folder})" in line for line in said)
+
+
 def test_the_command_shows_checks_layers_and_attempts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -305,3 +305,9 @@ def test_options_of_pytorch_do_not_go_with_an_onnx(tmp_path: Path) -> None:
     save(graph([], {"x": ["n", 3]}, {"x": ["n", 3]}, {}), tmp_path / "in.onnx")
     with pytest.raises(UsageError, match="are for PyTorch factories"):
         exported(tmp_path / "in.onnx", tmp_path, arguments=(("a", "1"),))
+
+
+def test_an_onnx_has_its_own_types(tmp_path: Path) -> None:
+    save(graph([], {"x": ["n", 3]}, {"x": ["n", 3]}, {}), tmp_path / "in.onnx")
+    with pytest.raises(UsageError, match=r"--shape int64:…: input 'x' is float32"):
+        exported(tmp_path / "in.onnx", tmp_path, shapes=((3,),), dtypes=("int64",))

@@ -206,12 +206,13 @@ class _Bench:
         On CPUs it is told only: people build INT8 there to see what it does to the answers.
         """
         request = made.manifest.request
+        if request.precision is not Precision.INT8:
+            return
         for engine in store.readable(self.folder):
             other = engine.manifest
-            wider = fp32(other.request) == fp32(request) and other.request != request
-            if not wider or request.precision is not Precision.INT8 or not other.batch_ms:
-                continue
-            if other.batch_ms < made.manifest.batch_ms:
+            wider = other.request.precision is not Precision.INT8
+            same = fp32(other.request) == fp32(request)
+            if wider and same and 0 < other.batch_ms < made.manifest.batch_ms:
                 said = (
                     f"{self.model.path.name}: int8 takes {made.manifest.batch_ms:.3g} ms a batch, "
                     f"{other.request.precision.value} {other.batch_ms:.3g} ms ({engine.folder})"

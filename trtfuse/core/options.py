@@ -29,7 +29,7 @@ class ExportOptions:
     """One per input, without the batch axis where it has one; needed for PyTorch only. A size that
     is a name becomes a dynamic axis."""
     dtypes: tuple[str, ...] = ()
-    """Of the inputs in `shapes`, for PyTorch; empty: float32."""
+    """Of the inputs in `shapes`; empty: float32 for PyTorch, its own for an ONNX."""
     batch_inputs: tuple[str, ...] = ()
     """The inputs that carry the batch; empty: the card's, or found by running."""
     static_batch: bool = False

@@ -70,6 +70,9 @@ def _from_onnx(options: ExportOptions, card: Card | None, scratch: Path) -> Sour
     original = outline(path)
     gather(original, path.parent, scratch, source=options.model)
     takes = signature(original).inputs
+    for tensor, dtype in zip(takes, options.dtypes, strict=False):
+        if tensor.dtype != dtype:
+            raise UsageError(f"--shape {dtype}:…: input {tensor.name!r} is {tensor.dtype}.")
     model = tidied(original, source=options.model)
     notes = narrow(model, scratch)
     return Source(
@@ -108,10 +111,9 @@ def _from_pytorch(options: ExportOptions, card: Card | None, scratch: Path) -> I
 
 
 def _refuse_torch_options(options: ExportOptions) -> None:
-    if options.arguments or options.weights or options.dtypes:
+    if options.arguments or options.weights:
         raise UsageError(
-            f"{options.model}: --arg, --weights and types in --shape are for PyTorch factories; "
-            f"an .onnx has its weights and types."
+            f"{options.model}: --arg and --weights are for PyTorch factories; an .onnx has its own."
         )
 
 
