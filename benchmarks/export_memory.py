@@ -37,12 +37,12 @@ def main() -> None:
         runs = [measured(str(model), Path(folder) / "out.onnx") for _ in range(given.repeats)]
     seconds, own, tree = (spread(list(column)) for column in zip(*runs, strict=True))
     rows = {
-        "model_bytes": size,
+        "model_mb": round(size / 1e6, 2),
         "seconds": to_json(seconds),
-        "own_peak_bytes": to_json(own),
-        "own_peak_over_model": round(own.high / size, 2),
-        "tree_peak_bytes": to_json(tree),
-        "tree_peak_over_model": round(tree.high / size, 2),
+        "own_peak_mb": to_json(own),
+        "own_peak_over_model": round(own.high * 1e6 / size, 2),
+        "tree_peak_mb": to_json(tree),
+        "tree_peak_over_model": round(tree.high * 1e6 / size, 2),
     }
     for name, row in rows.items():
         print(f"{name:22} {row}")
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def measured(model: str, output: Path, *flags: str) -> tuple[float, float, float]:
-    """Seconds, peak bytes of the command's process, and peak of it and its children."""
+    """Seconds, peak MB of the command's process, and of it and its children together."""
     began = time.perf_counter()
     running = peak.started("export", model, "-o", str(output), *flags)
     process, tree = psutil.Process(running.pid), 0
@@ -71,7 +71,7 @@ def measured(model: str, output: Path, *flags: str) -> tuple[float, float, float
     done = peak.ended(running)
     if done.code:
         raise SystemExit(f"trtfuse export {model}: {done.words}")
-    return seconds, float(done.peak_bytes), float(tree)
+    return seconds, done.peak_bytes / 1e6, tree / 1e6
 
 
 def resident(process: psutil.Process) -> int:

@@ -22,6 +22,9 @@ class Judge:
         self.harms = harms
         self.asked: list[int] = []
 
+    def alone(self, name: str) -> float:
+        return self([name])
+
     def __call__(self, layers: Collection[str]) -> float:
         self.asked.append(len(layers))
         return sum(self.harms[name] for name in layers)
@@ -37,14 +40,14 @@ def quiet(done: int, total: int) -> None:
 
 def test_nothing_is_kept_where_all_layers_pass() -> None:
     judge = Judge(harm())
-    found = search(LAYERS, judge, expired=never, progress=quiet)
+    found = search(LAYERS, judge.alone, judge, expired=never, progress=quiet)
     assert (found.keep, found.passed, found.ended) == ((), True, "all layers pass")
     assert judge.asked == [40]
 
 
 def test_the_one_bad_layer_is_found() -> None:
     judge = Judge(harm("conv7"))
-    found = search(LAYERS, judge, expired=never, progress=quiet)
+    found = search(LAYERS, judge.alone, judge, expired=never, progress=quiet)
     assert found.keep == ("conv7",)
     assert found.passed
     assert found.whole == pytest.approx(2.039)
@@ -55,7 +58,7 @@ def test_the_one_bad_layer_is_found() -> None:
 def test_the_fewest_of_the_worst_are_kept_with_few_trials() -> None:
     bad = [f"conv{n}" for n in range(3, 14)]
     judge = Judge(harm(*bad))
-    found = search(LAYERS, judge, expired=never, progress=quiet)
+    found = search(LAYERS, judge.alone, judge, expired=never, progress=quiet)
     assert set(found.keep) == set(bad)
     # All at once, each alone, and then halving: 1, 2, 4, 8, 16 and down again.
     assert len(judge.asked) <= 1 + 40 + 9
@@ -63,20 +66,21 @@ def test_the_fewest_of_the_worst_are_kept_with_few_trials() -> None:
 
 @given(st.sets(st.sampled_from(LAYERS), min_size=1))
 def test_whatever_is_bad_is_kept_and_nothing_else(bad: set[str]) -> None:
-    found = search(LAYERS, Judge(harm(*bad)), expired=never, progress=quiet)
+    judge = Judge(harm(*bad))
+    found = search(LAYERS, judge.alone, judge, expired=never, progress=quiet)
     assert set(found.keep) == bad
     assert found.passed
 
 
 def test_where_no_choice_passes_it_says_so() -> None:
-    found = search(LAYERS, lambda _: 5.0, expired=never, progress=quiet)
+    found = search(LAYERS, lambda _: 5.0, lambda _: 5.0, expired=never, progress=quiet)
     assert not found.passed
     assert set(found.keep) == set(LAYERS)
 
 
 def test_out_of_time_it_keeps_what_it_ranked_so_far() -> None:
     judge = Judge(harm("conv3"))
-    found = search(LAYERS, judge, expired=lambda: len(judge.asked) > 6, progress=quiet)
+    found = search(LAYERS, judge.alone, judge, expired=lambda: len(judge.asked) > 6, progress=quiet)
     assert found.ended == "out of time"
     assert "conv3" in found.keep
     assert len(found.layers) == 6
@@ -85,5 +89,6 @@ def test_out_of_time_it_keeps_what_it_ranked_so_far() -> None:
 
 def test_progress_counts_the_layers() -> None:
     told: list[tuple[int, int]] = []
-    search(LAYERS, Judge(harm("conv0")), expired=never, progress=lambda *n: told.append(n))
+    judge = Judge(harm("conv0"))
+    search(LAYERS, judge.alone, judge, expired=never, progress=lambda *n: told.append(n))
     assert told == [(n, 40) for n in range(1, 41)]

@@ -42,8 +42,8 @@ from trtfuse.graph.wiring import Graph
 
 # Cases that judge: more tell little and cost a run each, on every engine and on the reference.
 _CASES = 32
-# Cases of a search, which runs them once a layer and more.
-_SEARCH_CASES = 8
+# Of these, the cases that rank layers: they are run once a layer.
+_RANKING = 12
 
 
 @dataclass
@@ -124,17 +124,18 @@ class Calibration:
         path = self._kept_file(found, limits)
         if path.is_file():
             return _read_kept(path)
-        few = cases()[:_SEARCH_CASES]
+        every = cases()
         board = switch.Switchboard(self.graph, found.measured.amax, threads=usable_cores())
         until = time.monotonic() + 60 * self.options.budget_min
 
-        def pressure(layers: Collection[str]) -> float:
-            got = [board(case.feeds, layers) for case in few]
-            return quality.worst(quality.judge(few, got, self.model.card, limits))
+        def pressure(layers: Collection[str], on: Sequence[Case] = every) -> float:
+            got = [board(case.feeds, layers) for case in on]
+            return quality.worst(quality.judge(on, got, self.model.card, limits))
 
         self.say(f"{self.model.path.name}: looking for layers to keep out of int8")
         result = search(
             board.layers,
+            lambda name: pressure([name], every[:_RANKING]),
             pressure,
             expired=lambda: time.monotonic() >= until,
             progress=lambda done, total: self.steps("sensitivity", done, total),

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 Pressure = Callable[[Collection[str]], float]
 """How near the worst check comes to its limit with these layers in INT8: above 1 it fails."""
 
+# The engine's kernels round otherwise than the graph that is searched.
+_ENOUGH = 0.95
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitive:
@@ -41,6 +44,7 @@ class Sensitivity:
 
 def search(
     layers: Sequence[str],
+    alone: Callable[[str], float],
     pressure: Pressure,
     *,
     expired: Callable[[], bool],
@@ -48,32 +52,33 @@ def search(
 ) -> Sensitivity:
     """Find the fewest of the worst layers whose absence makes `pressure` 1 at most.
 
-    One run of `pressure` a layer ranks them; then the number to keep is halved in on, taking more
-    layers out never to do harm. `expired` tells that the time is up: what was not ranked by then
-    counts as harmless, and the smallest number that passed so far is taken.
+    `alone`, the pressure of one layer, ranks them, and may be judged on less than `pressure`, which
+    decides. The number to keep is halved in on, taking more layers out never to do harm. `expired`
+    tells that the time is up: what was not ranked by then counts as harmless, and the smallest
+    number that passed so far is taken.
     """
     whole = pressure(layers)
-    if whole <= 1:
+    if whole <= _ENOUGH:
         return Sensitivity(whole=whole, layers=(), passed=True, ended="all layers pass")
-    alone: dict[str, float] = {}
+    harm: dict[str, float] = {}
     for done, name in enumerate(layers, 1):
         if expired():
             break
-        alone[name] = pressure([name])
+        harm[name] = alone(name)
         progress(done, len(layers))
-    ranked = sorted(alone, key=lambda name: alone[name], reverse=True)
+    ranked = sorted(harm, key=lambda name: harm[name], reverse=True)
     tried = {0: whole}
     low, high = 0, len(ranked)  # `low` fails; `high` is the least that may pass
     while high - low > 1 and not expired():
         middle = _next(low, high, tried)
         tried[middle] = pressure([name for name in layers if name not in ranked[:middle]])
-        low, high = (low, middle) if tried[middle] <= 1 else (middle, high)
+        low, high = (low, middle) if tried[middle] <= _ENOUGH else (middle, high)
     if high not in tried:
         tried[high] = pressure([name for name in layers if name not in ranked[:high]])
     return Sensitivity(
         whole=whole,
         layers=tuple(
-            Sensitive(layer=name, alone=alone[name], left=tried.get(n), kept=n <= high)
+            Sensitive(layer=name, alone=harm[name], left=tried.get(n), kept=n <= high)
             for n, name in enumerate(ranked, 1)
         ),
         passed=tried[high] <= 1,
