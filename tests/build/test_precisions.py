@@ -298,6 +298,14 @@ def test_vanished_scores_fail_the_gate_and_auto_mends_it(tmp_path: Path) -> None
     assert (again.outcomes[0].built, steps) == (False, [])
 
 
+def test_auto_searches_nothing_where_int8_passes_as_it_is(work: Path) -> None:
+    steps: list[str] = []
+    report = build(options(work, keep=("auto",)), quiet, lambda what, *_: steps.append(what))
+    assert not report.outcomes[0].built
+    assert only(report).manifest.request.keep == ()
+    assert "sensitivity" not in steps
+
+
 def test_a_limit_that_is_asked_for_decides_and_no_gate_skips_it(work: Path) -> None:
     with pytest.raises(BuildFailed, match=r"y: SQNR in dB: .*needs at least 90"):
         build(options(work, limits=("sqnr=90",), seed=3), quiet)

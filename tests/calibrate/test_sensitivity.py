@@ -38,19 +38,11 @@ def quiet(done: int, total: int) -> None:
     pass
 
 
-def test_nothing_is_kept_where_all_layers_pass() -> None:
-    judge = Judge(harm())
-    found = search(LAYERS, judge.alone, judge, expired=never, progress=quiet)
-    assert (found.keep, found.passed, found.ended) == ((), True, "all layers pass")
-    assert judge.asked == [40]
-
-
 def test_the_one_bad_layer_is_found() -> None:
     judge = Judge(harm("conv7"))
     found = search(LAYERS, judge.alone, judge, expired=never, progress=quiet)
     assert found.keep == ("conv7",)
     assert found.passed
-    assert found.whole == pytest.approx(2.039)
     assert found.layers[0].alone == 2.0
     assert found.layers[0].left == pytest.approx(0.039)
 
@@ -60,8 +52,8 @@ def test_the_fewest_of_the_worst_are_kept_with_few_trials() -> None:
     judge = Judge(harm(*bad))
     found = search(LAYERS, judge.alone, judge, expired=never, progress=quiet)
     assert set(found.keep) == set(bad)
-    # All at once, each alone, and then halving: 1, 2, 4, 8, 16 and down again.
-    assert len(judge.asked) <= 1 + 40 + 9
+    # Each alone, and then halving: 1, 2, 4, 8, 16 and down again.
+    assert len(judge.asked) <= 40 + 9
 
 
 @given(st.sets(st.sampled_from(LAYERS), min_size=1))
@@ -80,7 +72,7 @@ def test_where_no_choice_passes_it_says_so() -> None:
 
 def test_out_of_time_it_keeps_what_it_ranked_so_far() -> None:
     judge = Judge(harm("conv3"))
-    found = search(LAYERS, judge.alone, judge, expired=lambda: len(judge.asked) > 6, progress=quiet)
+    found = search(LAYERS, judge.alone, judge, expired=lambda: len(judge.asked) > 5, progress=quiet)
     assert found.ended == "out of time"
     assert "conv3" in found.keep
     assert len(found.layers) == 6

@@ -19,6 +19,7 @@ from trtfuse.core.errors import (
     ChildDied,
     DeviceError,
     EngineMismatch,
+    GateFailed,
     TrtfuseError,
     UsageError,
 )
@@ -92,19 +93,17 @@ class _Bench:
 
     def outcome(self, one: Build) -> Work[Outcome]:
         """The engine of one kind of device: kept, or built and published."""
-        started = time.perf_counter()
-        if self.options.precision == "best":
-            engine = self._best_so_far(one)
-            made = None if engine else (yield from self._best(one))
+        started, precision = time.perf_counter(), self.options.precision
+        if precision == "best":
+            made = self._best_so_far(one) or (yield from self._best(one))
+        elif precision is Precision.INT8 and self.options.calibration.keep == AUTO:
+            made = self._mixed_so_far(one) or (yield from self._mixed(one))
         else:
-            auto = self.options.calibration.keep == AUTO
-            candidate = self.recasting.candidate(one, self.options.precision, auto=auto)
-            engine = self._current(candidate.build)
-            made = None if engine else (yield from self._make(candidate))
-        if engine:
-            kept = store.adopt(engine, self.model.path)
+            candidate = self.recasting.candidate(one, precision, auto=False)
+            made = self._current(candidate.build) or (yield from self._make(candidate))
+        if isinstance(made, Engine):
+            kept = store.adopt(made, self.model.path)
             return Outcome(engine=kept, built=False, seconds=0.0, devices=one.count)
-        assert made
         self._require_faster(made)
         if not store.is_model(self.model.path, self.model.sha256):
             raise BuildFailed(f"{self.model.path}: changed while it was being built. Build again.")
@@ -141,6 +140,44 @@ class _Bench:
             self.progress(f"{model.path.name}: {note}")
         return _Made(folder / manifest.engine, manifest, candidate)
 
+    def _mixed_so_far(self, one: Build) -> Engine | None:
+        """The engine that an earlier `--keep auto` came to, if its ranges are today's."""
+        candidate: Candidate | None = self.recasting.candidate(one, Precision.INT8, auto=False)
+        assert candidate
+        if engine := self._current(candidate.build):
+            return engine
+        if self.options.rebuild or not self.recasting.has_searched(one):
+            return None
+        candidate = self.recasting.candidate(one, Precision.INT8, auto=True)
+        while candidate:
+            if engine := self._current(candidate.build):
+                return engine
+            candidate = candidate.keeping_more()
+        return None
+
+    def _mixed(self, one: Build) -> Work[_Made]:
+        """INT8 without the fewest layers with which the engine passes: none, if that will do.
+
+        The search runs the graph as written, and an engine's kernels round otherwise: where the
+        engine still fails, more of the ranked layers are kept.
+        """
+        if not self.recasting.has_searched(one):
+            try:
+                whole = self.recasting.candidate(one, Precision.INT8, auto=False)
+                return (yield from self._make(whole))
+            except GateFailed as error:
+                self.progress(str(error).partition("\n")[0])
+        candidate = self.recasting.candidate(one, Precision.INT8, auto=True)
+        while True:
+            try:
+                return (yield from self._make(candidate))
+            except GateFailed as error:
+                more = candidate.keeping_more()
+                if more is None:
+                    raise
+                self.progress(str(error).partition("\n")[0])
+                candidate = more
+
     def _best(self, one: Build) -> Work[_Made]:
         """The fastest of those that pass; INT8 without some layers where INT8 does not."""
         backend = backends.BACKENDS[one.request.runtime]
@@ -151,11 +188,10 @@ class _Bench:
         tried, passed = [], []
         for precision in backend.precisions:
             whole = self.recasting.candidate(one, precision, auto=False)
-            made, said = yield from self._attempt(whole)
+            made, said = yield from self._attempt(whole.name, self._make(whole))
             tried.append(said)
             if made is None and precision is Precision.INT8:
-                kept = self.recasting.candidate(one, precision, auto=True)
-                made, said = yield from self._attempt(kept)
+                made, said = yield from self._attempt("int8 mixed", self._mixed(one))
                 tried.append(said)
             if made:
                 passed.append(made)
@@ -165,12 +201,12 @@ class _Bench:
         best = min(passed, key=lambda made: made.manifest.batch_ms)
         return replace(best, manifest=replace(best.manifest, choice=tuple(tried)))
 
-    def _attempt(self, candidate: Candidate) -> Work[tuple[_Made | None, str]]:
+    def _attempt(self, name: str, work: Work[_Made]) -> Work[tuple[_Made | None, str]]:
         try:
-            made = yield from self._make(candidate)
+            made = yield from work
         except BuildFailed as error:
-            return None, f"{candidate.name}: {' '.join(str(error).split())}"
-        return made, f"{candidate.name}: {made.manifest.batch_ms:.3g} ms a batch"
+            return None, f"{name}: {' '.join(str(error).split())}"
+        return made, f"{made.candidate.name}: {made.manifest.batch_ms:.3g} ms a batch"
 
     def _best_so_far(self, one: Build) -> Engine | None:
         """The engine that an earlier `--precision best` chose, if its ranges are today's."""

@@ -144,6 +144,10 @@ class Calibration:
             part.write_text(json.dumps(to_json(result), indent=1) + "\n", encoding="utf-8")
         return result
 
+    def has_searched(self, found: Ranges, limits: Limits) -> bool:
+        """Whether `sensitivity` would read its result from a file."""
+        return self._kept_file(found, limits).is_file()
+
     @property
     def carries_int8(self) -> bool:
         """Whether the graph was exported with its Q/DQ pairs."""

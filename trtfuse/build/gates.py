@@ -14,7 +14,7 @@ from trtfuse.build.calibration import load_cases
 from trtfuse.build.plan import Profile
 from trtfuse.build.quality import Limits
 from trtfuse.build.recast import Recast
-from trtfuse.core.errors import BuildFailed, DeviceError
+from trtfuse.core.errors import BuildFailed, DeviceError, GateFailed
 from trtfuse.core.flow import OpenRunner, Runner
 from trtfuse.core.specs import BATCH, Array, Arrays, EngineManifest, GateResult, Precision
 from trtfuse.graph import check, probe
@@ -103,7 +103,7 @@ def pass_quality(
 ) -> tuple[GateResult, ...]:
     """Run the engine on the held-out cases, item by item, and judge it against FP32.
 
-    Raises BuildFailed with every number that misses its limit, and the ways out. Without cases
+    Raises GateFailed with every number that misses its limit, and the ways out. Without cases
     nothing is judged.
     """
     if recast.cases is None:
@@ -116,7 +116,7 @@ def pass_quality(
     conditions = f"{len(cases)} held-out inputs, against FP32 without optimizations"
     results = [one.result(conditions) for one in quality.judge(cases, got, draft.card, limits)]
     if failed := [one for one in results if not one.passed]:
-        raise BuildFailed(quality_refusal(draft, failed))
+        raise GateFailed(quality_refusal(draft, failed))
     return tuple(results)
 
 

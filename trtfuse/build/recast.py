@@ -58,6 +58,18 @@ class Candidate:
         kept = f" without {len(request.keep)} layers" if request.keep else ""
         return f"{request.precision.value}{kept}"
 
+    def keeping_more(self) -> Candidate | None:
+        """The same with half as many layers again kept, by their rank; None: all are kept."""
+        ranked = self.sensitivity
+        now = sum(one.kept for one in ranked)
+        if now == len(ranked):
+            return None
+        count = min(max(now + 1, now * 3 // 2), len(ranked))
+        rows = tuple(replace(one, kept=n < count) for n, one in enumerate(ranked))
+        keep = tuple(sorted(one.layer for one in rows if one.kept))
+        request = replace(self.build.request, keep=keep)
+        return replace(self, build=replace(self.build, request=request), sensitivity=rows)
+
 
 @dataclass
 class Recasting:
@@ -105,6 +117,12 @@ class Recasting:
             ),
             sensitivity=_rows(sensitivity),
         )
+
+    def has_searched(self, one: Build) -> bool:
+        """Whether layers to keep were searched for with the ranges of today."""
+        rest = BACKENDS[one.request.runtime].rest(one.request.runtime_version)
+        found = self._calibration.ranges(Precision.INT8, rest)
+        return self._calibration.has_searched(found, self._limits(Precision.INT8))
 
     def prepare(self, candidate: Candidate) -> None:
         """Lay down what the child reads: the cases, once."""

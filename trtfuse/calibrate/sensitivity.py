@@ -28,8 +28,6 @@ class Sensitive:
 class Sensitivity:
     """The result of a search, worst layer first."""
 
-    whole: float
-    """Pressure with every layer in INT8."""
     layers: tuple[Sensitive, ...]
     passed: bool
     """Whether keeping the kept layers brought every check below its limit."""
@@ -50,16 +48,13 @@ def search(
     expired: Callable[[], bool],
     progress: Callable[[int, int], None],
 ) -> Sensitivity:
-    """Find the fewest of the worst layers whose absence makes `pressure` 1 at most.
+    """Find the fewest of the worst layers, one at least, without which `pressure` is below 1.
 
     `alone`, the pressure of one layer, ranks them, and may be judged on less than `pressure`, which
     decides. The number to keep is halved in on, taking more layers out never to do harm. `expired`
     tells that the time is up: what was not ranked by then counts as harmless, and the smallest
     number that passed so far is taken.
     """
-    whole = pressure(layers)
-    if whole <= _ENOUGH:
-        return Sensitivity(whole=whole, layers=(), passed=True, ended="all layers pass")
     harm: dict[str, float] = {}
     for done, name in enumerate(layers, 1):
         if expired():
@@ -67,8 +62,8 @@ def search(
         harm[name] = alone(name)
         progress(done, len(layers))
     ranked = sorted(harm, key=lambda name: harm[name], reverse=True)
-    tried = {0: whole}
-    low, high = 0, len(ranked)  # `low` fails; `high` is the least that may pass
+    tried: dict[int, float] = {}
+    low, high = 0, len(ranked)  # `low` fails, and 0 did; `high` is the least that may pass
     while high - low > 1 and not expired():
         middle = _next(low, high, tried)
         tried[middle] = pressure([name for name in layers if name not in ranked[:middle]])
@@ -76,7 +71,6 @@ def search(
     if high not in tried:
         tried[high] = pressure([name for name in layers if name not in ranked[:high]])
     return Sensitivity(
-        whole=whole,
         layers=tuple(
             Sensitive(layer=name, alone=harm[name], left=tried.get(n), kept=n <= high)
             for n, name in enumerate(ranked, 1)

@@ -10,7 +10,8 @@
     │   ├── ExportFailed (RuntimeError)    the graph could not be proven; no file was written
     │   ├── EngineNotFound (LookupError)   names the build command
     │   ├── EngineMismatch                 what the manifest says, what was found
-    │   ├── BuildFailed (RuntimeError)     the builder's own last words, or the gate's numbers
+    │   ├── BuildFailed (RuntimeError)     the builder's own last words
+    │   │   └── GateFailed                 the numbers that missed their limits
     │   └── CalibrationError               inputs or ranges that INT8 may not rest on
     ├── DeviceError (RuntimeError)         the call, the device, the status; exit 4
     │   └── DeviceLost                     nothing runs on it any more in this process
@@ -87,6 +88,10 @@ class EngineMismatch(EngineError):
 
 class BuildFailed(EngineError, RuntimeError):
     """The builder gave up, or a gate refused the engine."""
+
+
+class GateFailed(BuildFailed):
+    """An engine was built and answers too differently; another choice of layers may not."""
 
 
 class CalibrationError(EngineError):
