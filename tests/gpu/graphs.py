@@ -82,10 +82,12 @@ def _kernels(dtype: type[np.floating]) -> dict[str, Array]:
 def _convolutions(
     x: str, y: str, *, weights: tuple[str, str] = ("w0", "w1"), hidden: str = "r0"
 ) -> list[onnx.NodeProto]:
+    # The kernel's shape is said: 8.6 cannot tell it from a weight that is dequantized.
+    sizes = {"pads": [1] * 4, "kernel_shape": [3, 3]}
     return [
-        helper.make_node("Conv", [x, weights[0]], ["c0"], pads=[1] * 4),
+        helper.make_node("Conv", [x, weights[0]], ["c0"], **sizes),
         helper.make_node("Relu", ["c0"], ["r0"]),
-        helper.make_node("Conv", [hidden, weights[1]], [y], pads=[1] * 4),
+        helper.make_node("Conv", [hidden, weights[1]], [y], **sizes),
     ]
 
 

@@ -100,6 +100,26 @@ def test_no_bias_is_quantized() -> None:
     assert {weight.tensor for weight in placement.weights} == {"w1", "w2", "w3", "w4"}
 
 
+def test_a_convolution_whose_weight_is_quantized_says_its_kernel() -> None:
+    model = graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+            helper.make_node("ConvTranspose", ["c", "v"], ["y"], name="grow", kernel_shape=[2, 3]),
+        ],
+        {"x": ["batch", 3, 9, 9]},
+        {"y": None},
+        {"w": weights(4, 3, 5, 1), "v": weights(4, 3, 2, 3)},
+    )
+    placement = qdq.place(model)
+    written = qdq.insert(model, placement, dict.fromkeys(placement.tensors, 1.0), half=False)
+    kernels = {
+        node.name: [list(one.ints) for one in node.attribute if one.name == "kernel_shape"]
+        for node in written.graph.node
+        if "Conv" in node.op_type
+    }
+    assert kernels == {"conv": [[5, 1]], "grow": [[2, 3]]}
+
+
 def test_a_tensor_that_two_layers_read_has_one_pair() -> None:
     model = nets.residual_net()
     placement = qdq.place(model)

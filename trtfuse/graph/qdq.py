@@ -114,7 +114,9 @@ def insert(
         name = pairs.activation(spot.tensor, amax[spot.tensor])
         nodes[spot.layer].input[spot.index] = name
     for weight in placement.weights:
-        nodes[weight.layer].input[1] = pairs.weight(weight)
+        node = nodes[weight.layer]
+        node.input[1] = pairs.weight(weight)
+        _state_kernel(node, pairs.values(weight).shape[2:])
     wiring.set_nodes(new, list(pairs.among(new.graph.node)))
     return new
 
@@ -155,9 +157,13 @@ class _Pairs:
         return self._pair(tensor, np.array(amax, np.float32), axis=None)
 
     def weight(self, weight: Weight) -> str:
-        values = self._wires.constant(weight.tensor)
-        assert values is not None, f"{weight.tensor} is no initializer"
-        return self._pair(weight.tensor, _weight_amax(values, weight.axis), axis=weight.axis)
+        amax = _weight_amax(self.values(weight), weight.axis)
+        return self._pair(weight.tensor, amax, axis=weight.axis)
+
+    def values(self, weight: Weight) -> Array:
+        found = self._wires.constant(weight.tensor)
+        assert found is not None, f"{weight.tensor} is no initializer"
+        return found
 
     def among(self, nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         """`nodes` with each pair right after what makes its tensor."""
@@ -198,6 +204,17 @@ def _node(kind: str, inputs: list[str], output: str, axis: int | None) -> onnx.N
     if axis is not None:
         node.attribute.append(helper.make_attribute("axis", axis))
     return node
+
+
+def _state_kernel(node: onnx.NodeProto, sizes: Iterable[int]) -> None:
+    """Say a convolution's `kernel_shape`, which ONNX lets be left out.
+
+    TensorRT 8.6 takes it from the weight where that is a constant, and cannot where the weight comes
+    out of a DequantizeLinear ("convMultiInput": the spatial sizes do not agree).
+    """
+    stated = any(one.name == "kernel_shape" for one in node.attribute)
+    if node.op_type in _CONVOLUTIONS and not stated:
+        node.attribute.append(helper.make_attribute("kernel_shape", list(sizes)))
 
 
 def _weight_amax(values: Array, axis: int | None) -> Array:
