@@ -9,6 +9,7 @@
 #   rates     rates of TensorRT, answers compared
 #   instances workers against lanes
 #   recovery  a killed worker
+#   calibrator  TensorRT's own INT8 calibrator against its ranges in Q/DQ pairs (4 minutes)
 #   table     the result files
 #
 # "a+b" runs two steps at the same time: tests+graphs, say, where one computes on the CPU alone.
@@ -47,6 +48,10 @@ limited() { # seconds, log, command...
 
 bench() { limited "$1" "$2" "$3" benchmarks/vs_pytorch.py "$2" "$WORK" --results "$LOGS"; }
 
+calibrator() { # seconds, step, python
+  limited "$1" "calibrator-$2" "$3" benchmarks/gpu_calibrator.py "$2" "$WORK" --results "$LOGS"
+}
+
 run() {
   case $1 in
     look) limited 60 look "$PYTHON" -c 'from trtfuse.gpu import devices, tensorrt
@@ -60,6 +65,8 @@ print(devices.scan(), tensorrt.installed("tensorrt"))' ;;
     table) bench 60 table "$PYTHON" ;;
     instances) limited 300 instances "$PYTHON" benchmarks/gpu_instances.py "$WORK" --results "$LOGS" ;;
     recovery) limited 120 recovery "$PYTHON" benchmarks/gpu_recovery.py "$WORK" --results "$LOGS" ;;
+    calibrator) calibrator 150 graphs "$TORCH"; calibrator 400 engines "$PYTHON"
+                calibrator 100 rates "$PYTHON" ;;
     *) echo "gpu_session.sh: no step $1" >&2 ;;
   esac
 }

@@ -83,11 +83,11 @@ def _convolutions(
     x: str, y: str, *, weights: tuple[str, str] = ("w0", "w1"), hidden: str = "r0"
 ) -> list[onnx.NodeProto]:
     # The kernel's shape is said: 8.6 cannot tell it from a weight that is dequantized.
-    sizes = {"pads": [1] * 4, "kernel_shape": [3, 3]}
+    pads, kernel = [1] * 4, [3, 3]
     return [
-        helper.make_node("Conv", [x, weights[0]], ["c0"], **sizes),
+        helper.make_node("Conv", [x, weights[0]], ["c0"], pads=pads, kernel_shape=kernel),
         helper.make_node("Relu", ["c0"], ["r0"]),
-        helper.make_node("Conv", [hidden, weights[1]], [y], **sizes),
+        helper.make_node("Conv", [hidden, weights[1]], [y], pads=pads, kernel_shape=kernel),
     ]
 
 

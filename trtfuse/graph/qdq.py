@@ -209,8 +209,8 @@ def _node(kind: str, inputs: list[str], output: str, axis: int | None) -> onnx.N
 def _state_kernel(node: onnx.NodeProto, sizes: Iterable[int]) -> None:
     """Say a convolution's `kernel_shape`, which ONNX lets be left out.
 
-    TensorRT 8.6 takes it from the weight where that is a constant, and cannot where the weight comes
-    out of a DequantizeLinear ("convMultiInput": the spatial sizes do not agree).
+    TensorRT 8.6 takes it from a weight that is a constant, and cannot from one that comes out of a
+    DequantizeLinear ("convMultiInput": the spatial sizes do not agree).
     """
     stated = any(one.name == "kernel_shape" for one in node.attribute)
     if node.op_type in _CONVOLUTIONS and not stated:
