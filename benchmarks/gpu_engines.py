@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trtfuse.core.flow import Failure, Task
+from trtfuse.build.backends import OnGpu
+from trtfuse.core.flow import Failure, Task, Timing
 from trtfuse.core.specs import (
     Array,
     BuildRequest,
@@ -41,15 +43,31 @@ class Net:
     size: int
     answer: tuple[int, ...]
     dtype: str
+    best: int
+    """Batch that kernels are timed at."""
+    level: int
+    """TensorRT's optimization level."""
 
 
 NETS = {
     net.name: net
     for net in (
-        Net(name="resnet50", size=224, answer=(1000,), dtype="float32"),
-        Net(name="unet", size=256, answer=(256, 256, 3), dtype="uint8"),
+        Net(name="resnet50", size=224, answer=(1000,), dtype="float32", best=64, level=3),
+        # Timed at 64 and level 3, one precision took more than three minutes; 16 fill the GPU too.
+        Net(
+            name="unet",
+            size=256,
+            answer=(256, 256, 3),
+            dtype="uint8",
+            best=16,
+            level=2,
+        ),
     )
 }
+# FP32 is built for its answers alone.
+FP32_LEVEL = 1
+# After which a build is given up, so that the others get their turn.
+BUILD_S = 280.0
 
 
 def machine() -> dict[str, Any]:
@@ -71,15 +89,21 @@ def graph_path(work: Path, net: Net, precision: Precision) -> Path:
     return work / f"{net.name}-{precision.value}.onnx"
 
 
-def manifest(work: Path, net: Net, precision: Precision, level: int) -> EngineManifest:
-    """For batches of 1 to 64, best at 64."""
+def plan_path(work: Path, net: Net, precision: Precision) -> Path:
+    """The engine; it may not have been built."""
+    return work / f"{net.name}-{precision.value}.plan"
+
+
+def manifest(work: Path, net: Net, precision: Precision) -> EngineManifest:
+    """For batches of 1 to 64."""
     item = (net.size, net.size, 3)
-    shapes = ShapeRange(min=(1, *item), opt=(64, *item), max=(64, *item))
+    shapes = ShapeRange(min=(1, *item), opt=(net.best, *item), max=(64, *item))
+    level = FP32_LEVEL if precision is Precision.FP32 else net.level
     return EngineManifest(
         schema=1,
         model=net.name,
         source=graph_path(work, net, precision),
-        engine=f"{net.name}-{precision.value}.plan",
+        engine=plan_path(work, net, precision).name,
         engine_sha256="",
         request=BuildRequest(
             model_sha256="",
@@ -102,22 +126,37 @@ def manifest(work: Path, net: Net, precision: Precision, level: int) -> EngineMa
     )
 
 
-def opener(
-    work: Path, net: Net, precision: Precision, *, lanes: int = 2, cuda_graph: bool = True
-) -> OpenTrt:
-    """For an engine that `build` has made."""
-    about = manifest(work, net, precision, 3)
-    return OpenTrt(work / about.engine, about, lanes=lanes, cuda_graph=cuda_graph)
+def opener(work: Path, net: Net, precision: Precision, *, lanes: int | None = None) -> OpenTrt:
+    """For an engine that `build` has made; without `lanes`, as many as `trtfuse infer` has."""
+    about = manifest(work, net, precision)
+    return OpenTrt(plan_path(work, net, precision), about, lanes=lanes or OnGpu().lanes)
 
 
-def build(work: Path, net: Net, precision: Precision, level: int) -> float:
-    """Build the engine in a child; seconds. One that is there is kept."""
-    about = manifest(work, net, precision, level)
-    plan = work / about.engine
+def build(work: Path, net: Net, precision: Precision) -> float:
+    """Build the engine in a child; seconds. One that is there is kept.
+
+    Raises ChildDied after `BUILD_S`. One at a time: a builder times kernels, and another builder on
+    the same GPU would be in its times.
+    """
+    about, plan = manifest(work, net, precision), plan_path(work, net, precision)
     if plan.exists():
         return 0.0
+    return _built(about, plan, work / "timings")
+
+
+def build_by_permission(work: Path, net: Net, precision: Precision) -> OpenTrt:
+    """The same precision from the FP32 graph, by the builder's flag alone. Kept as well."""
+    plain = graph_path(work, net, Precision.FP32)
+    about = replace(manifest(work, net, precision), source=plain)
+    plan = work / f"{net.name}-{precision.value}-by-permission.plan"
+    if not plan.exists():
+        _built(about, plan, work / "timings")
+    return OpenTrt(plan, about)
+
+
+def _built(about: EngineManifest, plan: Path, timings: Path) -> float:
     started = time.perf_counter()
-    run_in_child(_build, about, plan, work / "timings", name=f"builder of {about.engine}")
+    run_in_child(_build, about, plan, timings, name=f"builder of {plan.name}", timeout_s=BUILD_S)
     return time.perf_counter() - started
 
 
@@ -208,8 +247,16 @@ def _answers(opened: OpenTrt, x: Array, net: Net) -> Array:
     return y
 
 
-def pool_rate(opened: OpenTrt, batch: int, net: Net, *, workers: int = 1) -> list[float]:
+def pool_rate(opened: OpenTrt, batch: int, net: Net) -> list[float]:
     """Items/s through the pool and its ring, pictures decoded beforehand; wall clock."""
+    with pooled(opened, batch, workers=1) as (pool, ring):
+        x = pictures(net, batch)
+        return rounds(lambda count: flow(pool, ring, x, count)[0], batch)
+
+
+@contextmanager
+def pooled(opened: OpenTrt, batch: int, *, workers: int) -> Iterator[tuple[Pool, Ring]]:
+    """A pool of `workers` on the device, and a ring for batches of `batch`."""
     layout = for_engine(
         opened.manifest,
         batch=batch,
@@ -219,11 +266,12 @@ def pool_rate(opened: OpenTrt, batch: int, net: Net, *, workers: int = 1) -> lis
     )
     seats = [Seat(device=DEVICE, open_runner=opened) for _ in range(workers)]
     with created(layout) as ring, Pool(seats, ring) as pool:
-        return rounds(lambda count: flow(pool, ring, pictures(net, batch), count), batch)
+        yield pool, ring
 
 
-def flow(pool: Pool, ring: Ring, x: Array, count: int) -> float:
-    """Seconds for `count` batches, all slots under way."""
+def flow(pool: Pool, ring: Ring, x: Array, count: int) -> tuple[float, list[Timing]]:
+    """Seconds for `count` batches, all slots under way; and where each batch's time went."""
+    timings: list[Timing] = []
     slots = min(ring.layout.slots, count)
     for slot in range(slots):
         ring.set_input_shape(slot, "x", x.shape[1:])
@@ -232,19 +280,20 @@ def flow(pool: Pool, ring: Ring, x: Array, count: int) -> float:
     for slot in range(slots):
         pool.submit(Task(seq=slot, slot=slot, count=len(x)))
     for seq in range(slots, count):
-        pool.submit(Task(seq=seq, slot=answered(pool), count=len(x)))
+        pool.submit(Task(seq=seq, slot=answered(pool, timings), count=len(x)))
     for _ in range(slots):
-        answered(pool)
-    return time.perf_counter() - started
+        answered(pool, timings)
+    return time.perf_counter() - started, timings
 
 
-def answered(pool: Pool) -> int:
-    """The slot of the next answer."""
+def answered(pool: Pool, timings: list[Timing]) -> int:
+    """The slot of the next answer; its timing is added to `timings`."""
     result = pool.results.get()
     if result is None or isinstance(result, BaseException):
         raise result or RuntimeError("the pool has ended")
     if isinstance(result.outcome, Failure):
         raise TypeError(result.outcome.message)
+    timings.append(result.outcome)
     return result.task.slot
 
 
@@ -255,8 +304,3 @@ def rounds(seconds: Callable[[int], float], items: int) -> list[float]:
         count *= 2
     count = max(1, int(count * ROUND_S / taken))
     return [count * items / seconds(count) for _ in range(ROUNDS)]
-
-
-def median(rates: Sequence[float]) -> float:
-    """Of the rounds."""
-    return float(np.median(rates))

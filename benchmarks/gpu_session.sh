@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
 # One session on a GPU machine: benchmarks/gpu_session.sh STEP...
 #
-#   look      what there is: do this first
-#   tests     the tests marked gpu
-#   graphs    ONNX files (PyTorch, CPU)
-#   torch     rates of PyTorch
-#   engines   builds, about a minute each
-#   rates     rates of TensorRT, answers compared
-#   instances workers against lanes
-#   recovery  a killed worker
-#   calibrator  TensorRT's own INT8 calibrator against its ranges in Q/DQ pairs (4 minutes)
-#   table     the result files
+#   look       what there is: do this first
+#   tests      the tests marked gpu
+#   graphs     ONNX files (PyTorch, CPU)
+#   torch      rates of PyTorch; without it, those of the last result file stay
+#   resnet50   its FP16 and INT8 engines, two minutes or three
+#   unet       likewise
+#   fp32       engines of both in FP32, for their answers alone
+#   typed      if FP16 is no faster than TF32: is it the graph, or the flag? One build more
+#   instances  workers against lanes; choose the lanes of the next step from it
+#   rates      rates of TensorRT, answers compared; LANES=3 for other lanes than `trtfuse infer` has
+#   recovery   a killed worker
+#   calibrator TensorRT's own INT8 calibrator against its ranges in Q/DQ pairs (4 minutes)
+#   table      the result files
+#
+# A builder times kernels: run one alone, or with what computes on the CPU. That device memory stays
+# the same over 10,000 batches is one of the tests.
 #
 # "a+b" runs two steps at the same time: tests+graphs, say, where one computes on the CPU alone.
 #
@@ -39,14 +45,18 @@ markers =
 INI
 
 limited() { # seconds, log, command...
-  local limit=$1 log=$LOGS/$2.log begun=$SECONDS; shift 2
+  local limit=$1 log=$LOGS/${2// /}.log begun=$SECONDS; shift 2
   timeout --kill-after=10 "$limit" "$@" > "$log" 2>&1
   local code=$?
   echo "== $(basename "$log" .log): exit $code, $((SECONDS - begun)) s"
   tail -n 40 "$log"
 }
 
-bench() { limited "$1" "$2" "$3" benchmarks/vs_pytorch.py "$2" "$WORK" --results "$LOGS"; }
+bench() { # seconds, step, Python, flags...
+  local limit=$1 step=$2 python=$3; shift 3
+  limited "$limit" "$step${*:+ $*}" "$python" benchmarks/vs_pytorch.py "$step" "$WORK" \
+    --results "$LOGS" "$@"
+}
 
 calibrator() { # seconds, step, python
   limited "$1" "calibrator-$2" "$3" benchmarks/gpu_calibrator.py "$2" "$WORK" --results "$LOGS"
@@ -60,13 +70,18 @@ print(devices.scan(), tensorrt.installed("tensorrt"))' ;;
              tests/gpu/test_on_gpu.py -v --durations=10 ;;
     graphs) bench 300 graphs "$TORCH" ;;
     torch) bench 420 torch "$TORCH" ;;
-    engines) bench 560 engines "$PYTHON" ;;
-    rates) bench 420 rates "$PYTHON" ;;
-    table) bench 60 table "$PYTHON" ;;
-    instances) limited 300 instances "$PYTHON" benchmarks/gpu_instances.py "$WORK" --results "$LOGS" ;;
+    resnet50 | unet)
+      # Two commands: the second has its own limit, and the first its own log.
+      bench 290 engines "$PYTHON" --net "$1" --precision fp16
+      bench 290 engines "$PYTHON" --net "$1" --precision int8 ;;
+    fp32) bench 290 engines "$PYTHON" --precision fp32 ;;
+    typed) bench 330 typed "$PYTHON" --net resnet50 ;;
+    instances) limited 400 instances "$PYTHON" benchmarks/gpu_instances.py "$WORK" --results "$LOGS" ;;
+    rates) bench 420 rates "$PYTHON" ${LANES:+--lanes "$LANES"} ;;
     recovery) limited 120 recovery "$PYTHON" benchmarks/gpu_recovery.py "$WORK" --results "$LOGS" ;;
     calibrator) calibrator 150 graphs "$TORCH"; calibrator 400 engines "$PYTHON"
                 calibrator 100 rates "$PYTHON" ;;
+    table) bench 60 table "$PYTHON" ;;
     *) echo "gpu_session.sh: no step $1" >&2 ;;
   esac
 }
