@@ -23,6 +23,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import gpu_engines as engines
@@ -153,7 +154,7 @@ def rates(work: Path, results: Path) -> None:
     for name, values in seen.items():
         row: dict[str, Any] = {"items_per_s": to_json(spread(values))}
         if "calibrator" in seen:
-            row["ratio"] = round(engines.median(values) / engines.median(seen["calibrator"]), 4)
+            row["ratio"] = round(median(values) / median(seen["calibrator"]), 4)
         keep(work, name, row)
     rows = [{"engine": name, **row} for name, row in read(work).items()]
     write_result(
@@ -180,7 +181,7 @@ def graph(work: Path) -> Path:
 
 def about(work: Path, name: str) -> EngineManifest:
     """For batches of 1 to 64 of float32 pictures."""
-    base = engines.manifest(work, NETS["resnet50"], Precision.INT8, 3)
+    base = engines.manifest(work, NETS["resnet50"], Precision.INT8)
     shapes = ShapeRange(min=(1, *ITEM), opt=(BATCH, *ITEM), max=(BATCH, *ITEM))
     return replace(
         base,
