@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import selectors
 import threading
 import time
 from collections.abc import Sequence
@@ -82,8 +83,11 @@ class Pool:
         self._batch_s = batch_s
         self._hung: set[int] = set()
         self._children: dict[int, spawn.Child] = {}
-        self._inbox: SimpleQueue[Task] = SimpleQueue()
         self._wake = os.eventfd(0)
+        # Kept for the whole run: `wait` would take in every pipe anew at every message.
+        self._listening = selectors.DefaultSelector()
+        self._listening.register(self._wake, selectors.EVENT_READ)
+        self._inbox: SimpleQueue[Task] = SimpleQueue()
         self._closing = False
         self._state = state.PoolState(
             starting=set(range(len(seats))), restarts=restarts, limit_s=batch_s
@@ -97,8 +101,7 @@ class Pool:
             for worker, lanes in self._wait_until_ready().items():
                 self._state.handle(state.Ready(worker, lanes))
         except BaseException:
-            self._end_children(grace_s=0.0)
-            os.close(self._wake)
+            self._close(grace_s=0.0)
             raise
         self._dispatcher.start()
         return self
@@ -112,8 +115,7 @@ class Pool:
         self._closing = True
         os.eventfd_write(self._wake, 1)
         self._dispatcher.join()
-        os.close(self._wake)
-        self._end_children(grace_s=_LEAVE_S if kind is None else 0.0)
+        self._close(grace_s=_LEAVE_S if kind is None else 0.0)
 
     def submit(self, task: Task) -> None:
         """Queue a task whose inputs lie in its slot. Any thread; never blocks."""
@@ -122,7 +124,9 @@ class Pool:
 
     def _start(self, worker: int) -> None:
         plan = self._plans[worker]
-        self._children[worker] = spawn.start(work, plan, name=f"worker {worker} ({plan.device})")
+        child = spawn.start(work, plan, name=f"worker {worker} ({plan.device})")
+        self._children[worker] = child
+        self._listening.register(child.pipe, selectors.EVENT_READ, worker)
 
     def _wait_until_ready(self) -> dict[int, int]:
         """Lanes of every worker, once all are ready."""
@@ -149,12 +153,11 @@ class Pool:
     def _dispatch(self) -> None:
         try:
             while not self._closing:
-                workers = {child.pipe: worker for worker, child in self._children.items()}
-                for readable in wait([self._wake, *workers], self._patience()):
-                    if isinstance(readable, Connection):
-                        self._hear(workers[readable])
-                    else:
+                for heard, _ in self._listening.select(self._patience()):
+                    if heard.fd == self._wake:
                         self._take_in()
+                    else:
+                        self._hear(heard.data)
                 self._carry_out(state.Tick())
         except BaseException as error:  # noqa: BLE001 - a thread's end: whoever waits must know
             self.results.put(error)
@@ -197,6 +200,7 @@ class Pool:
     def _bury(self, worker: int) -> str:
         """Collect a dead worker; who it was and how it ended, in words."""
         child = self._children.pop(worker)
+        self._listening.unregister(child.pipe)
         child.process.join(1.0)
         end = f"{child.name} {spawn.describe_exit(child.process.exitcode)}"
         if worker in self._hung:
@@ -241,7 +245,9 @@ class Pool:
             )
         return result
 
-    def _end_children(self, grace_s: float) -> None:
+    def _close(self, grace_s: float) -> None:
+        self._listening.close()
+        os.close(self._wake)
         for worker, child in self._children.items():
             self.records[worker].peak_bytes = _peak_bytes(child.pid)
             child.pipe.close()
