@@ -7,7 +7,7 @@ import pytest
 from tests.cpu import graphs
 from trtfuse.cli import build as command
 from trtfuse.core.errors import UnknownName, UsageError
-from trtfuse.core.specs import Precision
+from trtfuse.core.specs import Precision, ShapeRange
 
 
 def test_a_build_ends_with_a_line_to_search_for_and_so_does_the_next(
@@ -64,3 +64,41 @@ def test_sizes_are_three_or_one_for_all() -> None:
 def test_anything_else_is_no_size(text: str) -> None:
     with pytest.raises(UsageError, match="needs HEIGHTxWIDTH"):
         command.parse_sizes(text)
+
+
+def shapes(
+    least: str | None, best: str | None, most: str | None
+) -> tuple[tuple[str, ShapeRange], ...]:
+    return command.parse_shapes(least, best, most, beside=("1:4:8", None))
+
+
+def test_shapes_are_trtexecs_three_or_the_best_for_all() -> None:
+    assert shapes("x:1x3x8x8,a:b:1x4", "'x':2x3x8x8,a:b:2x4", "x:4x3x8x16,a:b:4x4") == (
+        ("x", ShapeRange(min=(1, 3, 8, 8), opt=(2, 3, 8, 8), max=(4, 3, 8, 16))),
+        ("a:b", ShapeRange(min=(1, 4), opt=(2, 4), max=(4, 4))),
+    )
+    assert shapes(None, "x:2x4", None) == (("x", ShapeRange(min=(2, 4), opt=(2, 4), max=(2, 4))),)
+    assert shapes(None, None, None) == ()
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (("x:1x4", None, "x:2x4"), "give all three, or --optShapes"),
+        (("x:1x4", "x:1x4", None), "give all three, or --optShapes"),
+        (("x:1x4", "y:1x4", "x:2x4"), "need the same inputs"),
+        (("x:4x4", "x:2x4", "x:8x4"), "x: needs 0 < min <= opt <= max"),
+        (("x:1x4", "x:1x4x4", "x:8x4"), "x: ranks differ"),
+        ((None, "x=1x4", None), "--optShapes x=1x4: needs NAME:SIZES"),
+        ((None, "x:1x4,", None), "needs NAME:SIZES"),
+    ],
+)
+def test_anything_else_is_no_profile(texts: tuple[str | None, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        shapes(*texts)
+
+
+@pytest.mark.parametrize("beside", [("1:2:8", None), ("1:4:8", "8x8")])
+def test_shapes_leave_no_room_for_batch_and_size(beside: tuple[str, str | None]) -> None:
+    with pytest.raises(UsageError, match="leave --batch and --size out"):
+        command.parse_shapes(None, "x:1x4", None, beside=beside)

@@ -8,10 +8,10 @@ import pytest
 
 from tests.build import samples
 from trtfuse.build import plan
-from trtfuse.cli.build import parse_batch, parse_sizes
-from trtfuse.core.errors import UsageError
+from trtfuse.cli.build import parse_batch, parse_shapes, parse_sizes
+from trtfuse.core.errors import UnknownName, UsageError
 from trtfuse.core.options import BuildOptions
-from trtfuse.core.specs import ModelSpec, Precision, ShapeRange, TrtSettings
+from trtfuse.core.specs import ModelSpec, Precision, ShapeRange, TensorSpec, TrtSettings
 
 FIXED = samples.model("batch", 3, 8, 8)
 OPEN = samples.model("batch", 3, "height", "width")
@@ -184,3 +184,55 @@ def test_the_command_of_an_engine_builds_the_same_profile_again(
     sizes = parse_sizes(flags["--size"]) if "--size" in flags else None
     again = replace(wanted, batch=parse_batch(flags["--batch"]), sizes=sizes)
     assert plan.profile(again, spec) == one.request.profile
+
+
+WIDE = ShapeRange(min=(1, 3, 64, 32), opt=(2, 3, 96, 32), max=(6, 3, 96, 64))
+TOKENS = ShapeRange(min=(1, 8), opt=(2, 16), max=(6, 32))
+TWO = replace(
+    OPEN, inputs=(*OPEN.inputs, TensorSpec(name="t", dtype="int64", shape=("batch", "length")))
+)
+
+
+def test_stated_shapes_are_the_profile() -> None:
+    assert only(options(shapes=(("x", WIDE),)), OPEN) == WIDE
+    stated = options(shapes=(("t", TOKENS), ("x", WIDE)))
+    assert plan.profile(stated, TWO) == (("x", WIDE), ("t", TOKENS))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "spec", "said"),
+    [
+        ((("y", WIDE),), OPEN, "input 'y': not known. Known: x"),
+        ((("x", WIDE),), TWO, r"says nothing of input 't' \[batch, length\]"),
+        ((("x", WIDE),), FIXED, r"x:\(1, 3, 64, 32\) is not \[batch, 3, 8, 8\]"),
+        ((("x", TOKENS),), OPEN, r"x:\(1, 8\) is not \[batch, 3, height, width\]"),
+        ((("x", WIDE),), samples.model(1, 3, "h", "w"), "needs 'batch' as its first axis"),
+        (
+            (("x", WIDE), ("t", replace(TOKENS, max=(8, 32)))),
+            TWO,
+            "all inputs of a batch need the same number of items",
+        ),
+        (
+            (("x", WIDE),),
+            samples.model("batch", 3, "h", "w", of=samples.card(multiple=48)),
+            "--optShapes: height 64:96:96 needs multiples of 48",
+        ),
+    ],
+)
+def test_stated_shapes_keep_to_graph_and_card(
+    shapes: tuple[tuple[str, ShapeRange], ...], spec: ModelSpec, said: str
+) -> None:
+    with pytest.raises((UsageError, UnknownName), match=said):
+        plan.profile(options(shapes=shapes), spec)
+
+
+def test_the_command_of_an_engine_that_batch_and_size_cannot_say_states_shapes(
+    tmp_path: Path,
+) -> None:
+    stated = options(shapes=(("x", WIDE), ("t", TOKENS)))
+    (one,) = plan.plan(stated, TWO, [samples.XEON])
+    words = shlex.split(plan.command(samples.publish(tmp_path, TWO, one).manifest))
+    flags = dict(zip(words[3::2], words[4::2], strict=True))
+    given = (flags[f"--{name}Shapes"] for name in ("min", "opt", "max"))
+    again = options(shapes=parse_shapes(*given, beside=("1:4:8", None)))
+    assert plan.profile(again, TWO) == one.request.profile

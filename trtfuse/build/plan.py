@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from trtfuse.core.errors import UsageError
+from trtfuse.core.errors import UnknownName, UsageError
 from trtfuse.core.options import BuildOptions
 from trtfuse.core.record import to_json
 from trtfuse.core.specs import (
@@ -115,6 +115,8 @@ def fingerprint(request: BuildRequest) -> str:
 
 def profile(options: BuildOptions, model: ModelSpec) -> Profile:
     """Shape range of every input. Raises UsageError where the options do not settle a size."""
+    if options.shapes:
+        return _stated(options, model)
     sizes = _sizes(options, model)
     return tuple((tensor.name, _range(tensor, options, sizes)) for tensor in model.inputs)
 
@@ -123,12 +125,17 @@ def command(manifest: EngineManifest) -> str:
     """The line that builds this engine again, from the ONNX file as it is now."""
     words = ["trtfuse", "build", str(manifest.source)]
     ranges = [manifest.profile[tensor.name] for tensor in manifest.inputs]
-    words += ["--batch", ":".join(str(one[0]) for one in _corners(ranges[0]))]
-    for tensor, shapes in zip(manifest.inputs, ranges, strict=True):
-        if axes := open_axes(tensor):
-            corners = [tuple(shape[axis] for axis in axes) for shape in _corners(shapes)]
+    opened = {
+        tuple(tuple(shape[axis] for axis in open_axes(tensor)) for shape in _corners(shapes))
+        for tensor, shapes in zip(manifest.inputs, ranges, strict=True)
+        if open_axes(tensor)
+    }
+    if len(opened) > 1 or any(len(size) != 2 for corners in opened for size in corners):
+        words += _shape_flags(manifest)
+    else:
+        words += ["--batch", ":".join(str(one[0]) for one in _corners(ranges[0]))]
+        for corners in opened:
             words += ["--size", ":".join("x".join(map(str, size)) for size in corners)]
-            break
     request = manifest.request
     if request.settings:
         words += ["--gpus", "all"] if request.runtime == "tensorrt" else ["--runtime", "rtx"]
@@ -142,6 +149,18 @@ def command(manifest: EngineManifest) -> str:
     if request.keep:
         words += ["--keep", ",".join(request.keep)]
     return shlex.join(words)
+
+
+def _shape_flags(manifest: EngineManifest) -> list[str]:
+    """The profile in trtexec's words, for what --batch and --size cannot say."""
+    words = []
+    for number, flag in enumerate(("--minShapes", "--optShapes", "--maxShapes")):
+        shapes = (
+            f"{tensor.name}:{'x'.join(map(str, _corners(manifest.profile[tensor.name])[number]))}"
+            for tensor in manifest.inputs
+        )
+        words += [flag, ",".join(shapes)]
+    return words
 
 
 def _flags(settings: TrtSettings) -> list[str]:
@@ -169,6 +188,45 @@ def _corners(shapes: ShapeRange) -> tuple[tuple[int, ...], ...]:
     return shapes.min, shapes.opt, shapes.max
 
 
+def _stated(options: BuildOptions, model: ModelSpec) -> Profile:
+    """The profile that the options spell out. Raises UsageError where an input cannot have it."""
+    given = dict(options.shapes)
+    names = [tensor.name for tensor in model.inputs]
+    if unknown := [name for name in given if name not in names]:
+        raise UnknownName.among("--optShapes: input", unknown[0], names)
+    for tensor in model.inputs:
+        if tensor.name not in given:
+            raise UsageError(f"--optShapes: says nothing of input {tensor.name!r} {_text(tensor)}.")
+        _require_batch(tensor, options)
+        _check_stated(tensor, given[tensor.name], model)
+    if len({tuple(shape[0] for shape in _corners(one)) for one in given.values()}) > 1:
+        raise UsageError("--optShapes: all inputs of a batch need the same number of items.")
+    return tuple((name, given[name]) for name in names)
+
+
+def _check_stated(tensor: TensorSpec, shapes: ShapeRange, model: ModelSpec) -> None:
+    """Raise UsageError unless the shapes keep what graph and card fix of this input."""
+    for shape in _corners(shapes):
+        if len(shape) != len(tensor.shape) or any(
+            isinstance(size, int) and size != said
+            for size, said in zip(tensor.shape, shape, strict=True)
+        ):
+            raise UsageError(f"--optShapes: {tensor.name}:{shape} is not {_text(tensor)}.")
+    axes = open_axes(tensor)
+    if model.card and model.card.input.name == tensor.name and len(axes) == 2:
+        low, best, high = ((one[axes[0]], one[axes[1]]) for one in _corners(shapes))
+        _check((low, best, high), *_carded(model), flag="--optShapes")
+
+
+def _carded(model: ModelSpec) -> tuple[int, Size | str]:
+    """What the card asks of open sizes: (multiple, the one size or "dynamic")."""
+    if model.card is None:
+        return 1, "dynamic"
+    # What the graph resizes by itself comes in any size.
+    by_host = model.card.input.resized_by == "host"
+    return model.card.input.multiple, model.card.input.size if by_host else "dynamic"
+
+
 def _sizes(options: BuildOptions, model: ModelSpec) -> Sizes | None:
     """(height, width) three times; None where the graph leaves none open."""
     opened = [tensor for tensor in model.inputs if open_axes(tensor)]
@@ -183,14 +241,11 @@ def _sizes(options: BuildOptions, model: ModelSpec) -> Sizes | None:
                 f"{len(open_axes(tensor))} sizes open, and --size settles two (height and width). "
                 f"Export the graph with the others fixed."
             )
-    # What the graph resizes by itself comes in any size.
-    by_host = model.card is not None and model.card.input.resized_by == "host"
-    fixed = model.card.input.size if model.card and by_host else "dynamic"
-    multiple = model.card.input.multiple if model.card else 1
+    multiple, fixed = _carded(model)
     if options.sizes is not None:
-        _check(options.sizes, multiple, fixed)
+        _check(options.sizes, multiple, fixed, flag="--size")
         return options.sizes
-    if fixed != "dynamic":
+    if isinstance(fixed, tuple):
         return fixed, fixed, fixed
     raise UsageError(
         f"{options.model}: input {opened[0].name!r} {_text(opened[0])} leaves its height and width "
@@ -199,20 +254,20 @@ def _sizes(options: BuildOptions, model: ModelSpec) -> Sizes | None:
     )
 
 
-def _check(sizes: Sizes, multiple: int, fixed: Size | str) -> None:
+def _check(sizes: Sizes, multiple: int, fixed: Size | str, *, flag: str) -> None:
     """Raise UsageError unless the sizes are in order and the card can fill them."""
     for axis, name in enumerate(("height", "width")):
         low, best, high = (size[axis] for size in sizes)
         if not 0 < low <= best <= high:
-            raise UsageError(f"--size: {name} {low}:{best}:{high} needs 0 < min <= opt <= max.")
+            raise UsageError(f"{flag}: {name} {low}:{best}:{high} needs 0 < min <= opt <= max.")
         if any(value % multiple for value in (low, best, high)):
             raise UsageError(
-                f"--size: {name} {low}:{best}:{high} needs multiples of {multiple}, as the card "
+                f"{flag}: {name} {low}:{best}:{high} needs multiples of {multiple}, as the card "
                 f"says. For example: --size {_example(multiple)}"
             )
     if fixed != "dynamic" and any(size != fixed for size in sizes):
         raise UsageError(
-            f"--size: the card fixes the size at {fixed[0]}x{fixed[1]}. Leave --size out."
+            f"{flag}: the card fixes the size at {fixed[0]}x{fixed[1]}. Leave {flag} out."
         )
 
 
@@ -222,17 +277,21 @@ def _example(multiple: int) -> str:
 
 
 def _range(tensor: TensorSpec, options: BuildOptions, sizes: Sizes | None) -> ShapeRange:
+    _require_batch(tensor, options)
+    low, best, high = (
+        (batch, *_settled(tensor, sizes[corner] if sizes else ()))
+        for corner, batch in enumerate(options.batch)
+    )
+    return ShapeRange(min=low, opt=best, max=high)
+
+
+def _require_batch(tensor: TensorSpec, options: BuildOptions) -> None:
     if tensor.shape[:1] != (BATCH,):
         raise UsageError(
             f"{options.model}: input {tensor.name!r} {_text(tensor)} needs {BATCH!r} as its first "
             f"axis. Make its batch dynamic with: "
             f"trtfuse export {shlex.quote(str(options.model))} -o {BATCH}-{options.model.name}"
         )
-    low, best, high = (
-        (batch, *_settled(tensor, sizes[corner] if sizes else ()))
-        for corner, batch in enumerate(options.batch)
-    )
-    return ShapeRange(min=low, opt=best, max=high)
 
 
 def _settled(tensor: TensorSpec, size: tuple[int, ...]) -> tuple[int, ...]:

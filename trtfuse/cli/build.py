@@ -11,8 +11,15 @@ import typer
 
 from trtfuse.core.errors import UnknownName, UsageError
 from trtfuse.core.options import BuildOptions, CalibrationOptions, Runtime
-from trtfuse.core.specs import EngineManifest, GateResult, Hardware, Precision, TrtSettings
-from trtfuse.core.units import parse_bytes
+from trtfuse.core.specs import (
+    EngineManifest,
+    GateResult,
+    Hardware,
+    Precision,
+    ShapeRange,
+    TrtSettings,
+)
+from trtfuse.core.units import file_size, parse_bytes
 
 if TYPE_CHECKING:
     from trtfuse.build.build import BuildReport, Outcome
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
 _DEFAULT = BuildOptions(model=Path())
 _TENSORRT = TrtSettings()
 _CALIBRATION = CalibrationOptions()
+_BATCH = ":".join(map(str, _DEFAULT.batch))
 Size = tuple[int, int]
 
 
@@ -52,15 +60,23 @@ def build(
     precision: Annotated[
         str, typer.Option(help="fp32, fp16, bf16, int8, or best: the fastest that passes.")
     ] = Precision.FP32.value,
-    batch: Annotated[str, typer.Option(help="min:opt:max items of one batch.")] = ":".join(
-        map(str, _DEFAULT.batch)
-    ),
+    batch: Annotated[str, typer.Option(help="min:opt:max items of one batch.")] = _BATCH,
     size: Annotated[
         str | None,
         typer.Option(
             help="min:opt:max HEIGHTxWIDTH, as 256x256:512x512:1024x1024, or one of it; needed "
             "where the graph leaves them open."
         ),
+    ] = None,
+    min_shapes: Annotated[
+        str | None,
+        typer.Option("--minShapes", help="Profile as trtexec has it: x:1x3x224x224,y:1x8, …"),
+    ] = None,
+    opt_shapes: Annotated[
+        str | None, typer.Option("--optShapes", help="Alone, it is least and most as well.")
+    ] = None,
+    max_shapes: Annotated[
+        str | None, typer.Option("--maxShapes", help="All inputs, in the place of --batch, --size.")
     ] = None,
     calib_data: Annotated[
         Path | None,
@@ -136,6 +152,7 @@ def build(
         ),
         batch=parse_batch(batch),
         sizes=parse_sizes(size) if size is not None else None,
+        shapes=parse_shapes(min_shapes, opt_shapes, max_shapes, beside=(batch, size)),
         engines=engines,
         rebuild=rebuild,
     )
@@ -203,6 +220,44 @@ def parse_sizes(text: str) -> tuple[Size, Size, Size]:
     return sizes[0], sizes[len(sizes) // 2], sizes[-1]
 
 
+def parse_shapes(
+    least: str | None, best: str | None, most: str | None, *, beside: tuple[str, str | None]
+) -> tuple[tuple[str, ShapeRange], ...]:
+    """`--minShapes`, `--optShapes`, `--maxShapes`, all three or the second alone, as in trtexec.
+
+    `beside` is what --batch and --size say, which must be nothing then. Raises UsageError.
+    """
+    if least is best is most is None:
+        return ()
+    if beside != (_BATCH, None):
+        raise UsageError("--optShapes says the whole profile: leave --batch and --size out.")
+    if best is None or (least is None) is not (most is None):
+        raise UsageError("--minShapes, --optShapes, --maxShapes: give all three, or --optShapes.")
+    middle = _shapes(best, "--optShapes")
+    low = middle if least is None else _shapes(least, "--minShapes")
+    high = middle if most is None else _shapes(most, "--maxShapes")
+    if not set(low) == set(middle) == set(high):
+        raise UsageError("--minShapes, --optShapes, --maxShapes: need the same inputs.")
+    found = []
+    for name in middle:
+        try:
+            found.append((name, ShapeRange(min=low[name], opt=middle[name], max=high[name])))
+        except ValueError as error:
+            raise UsageError(f"--optShapes: {name}: {error}.") from error
+    return tuple(found)
+
+
+def _shapes(text: str, flag: str) -> dict[str, tuple[int, ...]]:
+    """ "x:1x3x8x8,y:1x4"; a name may hold colons, and stand in quotes."""
+    found = {}
+    for word in text.split(","):
+        name, _, sizes = word.rpartition(":")
+        if not name or not re.fullmatch(r"\d+(x\d+)*", sizes, re.ASCII):
+            raise UsageError(f"{flag} {text}: needs NAME:SIZES, for example x:1x3x224x224.")
+        found[name.strip("'")] = tuple(map(int, sizes.split("x")))
+    return found
+
+
 def last_line(outcome: Outcome) -> str:
     """The stable line that scripts may search for."""
     engine = outcome.engine
@@ -230,7 +285,7 @@ def _show(report: BuildReport) -> None:
         table.add_row(
             f"{outcome.devices} x {name}" if outcome.devices > 1 else name,
             engine.folder.name,
-            f"{engine.path.stat().st_size / 1e6:.1f} MB",
+            file_size(engine.path.stat().st_size),
             _gates(engine.manifest.gates),
             f"{outcome.seconds:.1f} s" if outcome.built else "kept",
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from trtfuse.core.errors import UnknownName, UsageError
-from trtfuse.core.specs import Precision, TrtSettings
+from trtfuse.core.specs import Precision, ShapeRange, TrtSettings
 
 FUSE_PARTS = ("pre", "post", "resize")
 
@@ -134,6 +134,8 @@ class BuildOptions:
     """min, opt and max items of one batch."""
     sizes: tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None = None
     """min, opt and max (height, width); needed where the graph leaves them open."""
+    shapes: tuple[tuple[str, ShapeRange], ...] = ()
+    """The profile of every input, by name, in the place of `batch` and `sizes`."""
     engines: Path = Path("engines")
     rebuild: bool = False
 

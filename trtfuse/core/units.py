@@ -31,6 +31,17 @@ def mib(nbytes: int) -> str:
     return f"{nbytes / (1 << 20):.0f} MiB"
 
 
+def file_size(nbytes: int) -> str:
+    """ "25.6 MB": bytes of a file, however small.
+
+    >>> file_size(612), file_size(48_300), file_size(25_557_032)
+    ('612 B', '48.3 kB', '25.6 MB')
+    """
+    if nbytes < 1000:
+        return f"{nbytes} B"
+    return f"{nbytes / 1e3:.1f} kB" if nbytes < 1_000_000 else f"{nbytes / 1e6:.1f} MB"
+
+
 def parse_pairs(text: str, *, flag: str) -> tuple[tuple[str, str], ...]:
     """Pairs of "name=value name=value", quoted as in a shell. Raises UsageError.
 
