@@ -24,7 +24,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"core"},
     "build": {"core", "graph", "calibrate", "cpu", "gpu", "pool", "io", "tasks"},
     "infer": {"core", "build", "pool", "io", "tasks"},
-    "cli": {"core", "graph", "build", "infer", "pool"},
+    "verify": {"core", "io"},
+    "cli": {"core", "graph", "build", "infer", "verify", "pool"},
     "__main__": {"cli"},
     "__init__": {"core"},
 }

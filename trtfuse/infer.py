@@ -49,6 +49,8 @@ class Plan:
     output: Path
     engines: tuple[Engine, ...]
     """Of one model, each for a device of its own; they differ in nothing that the ring knows."""
+    worker_engines: tuple[str, ...]
+    """Folder name of each worker's."""
     notes: tuple[str, ...]
     card: Card
     seats: tuple[Seat, ...]
@@ -130,6 +132,7 @@ def decide(options: InferOptions) -> Plan:
         source=source,
         output=options.output or _beside(options.source),
         engines=fleet.engines,
+        worker_engines=tuple(one.engine for one in fleet.places),
         notes=fleet.notes,
         card=card,
         seats=seats,
@@ -149,7 +152,7 @@ def _run(options: InferOptions, plan: Plan) -> Run:
         "engine": ", ".join(sorted(engines)),
         **{f"--{name}": str(value) for name, value in to_json(options.writing).items()},
     }
-    return Run(identity=identity, restart=options.restart)
+    return Run(identity=identity, engines=plan.worker_engines, restart=options.restart)
 
 
 def _failure(outcome: Outcome) -> ItemFailure | None:

@@ -23,6 +23,8 @@ class Place:
 
     device: str
     open_runner: OpenRunner
+    engine: str
+    """Name of the engine's folder."""
     batches: int
     """That it holds: what it computes, and one that waits."""
 
@@ -126,7 +128,12 @@ def _places(
     opener = backend.opener(engine.path, engine.manifest, workers, on_gpu)
     batches = 1 + (1 if device.kind == "cpu" else on_gpu.lanes)
     for number in range(workers):
-        yield Place(device=_name(device, number), open_runner=opener, batches=batches)
+        yield Place(
+            device=_name(device, number),
+            open_runner=opener,
+            engine=engine.folder.name,
+            batches=batches,
+        )
 
 
 def _name(device: DeviceSpec, number: int) -> str:

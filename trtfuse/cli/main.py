@@ -17,6 +17,7 @@ from trtfuse.cli.build import build
 from trtfuse.cli.export import export
 from trtfuse.cli.infer import infer
 from trtfuse.cli.inspect import inspect
+from trtfuse.cli.verify import verify
 from trtfuse.core.errors import TrtfuseError
 
 app = typer.Typer(
@@ -28,7 +29,7 @@ app = typer.Typer(
 )
 
 EXIT_CODES = """
-Exit codes: 0 done. 1 finished, with failed items. 2 usage. 3 export, engine or gate.
+Exit codes: 0 done. 1 finished, with failed items or faults. 2 usage. 3 export, engine or gate.
 4 device or pool. 130 interrupted.
 """
 
@@ -60,7 +61,7 @@ def guarded(command: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
-for _command in (export, build, infer, inspect):
+for _command in (export, build, infer, inspect, verify):
     app.command(epilog=EXIT_CODES)(guarded(_command))
 
 

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 # 1 MiB: large enough that hashing is bound by SHA-256 itself, small enough to stay in L2.
 _CHUNK_BYTES = 1 << 20
@@ -19,9 +20,21 @@ def sha256(*paths: Path) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
+            _read_into(digest, file)
     return digest.hexdigest()
+
+
+def sha256_of(file: BinaryIO) -> str:
+    """Hex SHA-256 of an open file, read from here to its end and set back to its start."""
+    digest = hashlib.sha256()
+    _read_into(digest, file)
+    file.seek(0)
+    return digest.hexdigest()
+
+
+def _read_into(digest: hashlib._Hash, file: BinaryIO) -> None:
+    while chunk := file.read(_CHUNK_BYTES):
+        digest.update(chunk)
 
 
 # What `replacing` calls a file that is not whole yet.

@@ -20,12 +20,15 @@ Json = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """What a picture has beside its colours, for an answer that is a picture again."""
+    """What goes with a picture beside its colours, up to the sink."""
 
     alpha: Array | None = None
     """uint8 (height, width), upright as the pixels; None: opaque."""
     profile: bytes = b""
     """ICC profile of the RGB pixels; empty: none."""
+    sha256: str = ""
+    """Of the picture's file; of a video's frame, its packet; of an animation's, its pixels (RGBA).
+    Empty: the source does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class Entry:
     line: Json
     rest: Any = None
     """The sink's own business."""
+    source_sha256: str = ""
+    """Of what the answer was made of, as `Attached.sha256`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -68,9 +69,13 @@ def _clip(image: Image.Image, key: str, count: int) -> Clip:
 
 def _item(place: Frame, pixels: Array, profile: bytes) -> Item:
     alpha = pixels[..., 3]
-    attached = Attached(alpha=None if alpha.min() == 255 else alpha, profile=profile)
 
     def load() -> Picture:
+        attached = Attached(
+            alpha=None if alpha.min() == 255 else alpha,
+            profile=profile,
+            sha256=hashlib.sha256(np.ascontiguousarray(pixels).data).hexdigest(),
+        )
         return Picture(np.ascontiguousarray(pixels[..., :3]), attached)
 
     return Item(

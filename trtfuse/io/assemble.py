@@ -59,7 +59,7 @@ class AnimationWriter:
         """Never: an animation that is not whole is made again from its first frame."""
         raise AssertionError(place)
 
-    def finish(self) -> None:
+    def finish(self) -> tuple[str, ...]:
         """Write the file. Raises ItemError where its kind does not take the frames."""
         first, *others = (Image.open(io.BytesIO(frame.data)) for _, frame in self._frames)
         try:
@@ -69,6 +69,7 @@ class AnimationWriter:
             if is_no_room(error):
                 raise
             raise ItemError(f"cannot be put together as {self.clip.kind}: {error}.") from error
+        return ()
 
     def drop(self) -> None:
         """Leave it unfinished: nothing has been written."""

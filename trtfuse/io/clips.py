@@ -47,8 +47,11 @@ class ClipWriter(Protocol):
         """The next frame, ready for this kind of clip. Raises ItemError."""
         ...
 
-    def finish(self) -> None:
-        """Write the file. Raises ItemError."""
+    def finish(self) -> tuple[str, ...]:
+        """Write the file; the SHA-256 of each frame in it, where it keeps them apart.
+
+        Raises ItemError.
+        """
         ...
 
     def drop(self) -> None:
@@ -65,6 +68,8 @@ class Committed:
     """Whether the clip shows something for it."""
     written: str | None
     """With the last frame: the path of the file, below the output; None: there is none."""
+    frames: tuple[str, ...]
+    """With a video's: the SHA-256 of each frame in it."""
 
 
 class Clips:
@@ -83,6 +88,8 @@ class Clips:
         self._encoders = {suffix: encoder(writing, suffix=suffix) for suffix in names.VIDEO.kept}
         self._writer: ClipWriter | None = None
         self._broken = ""
+        self._frames: tuple[str, ...] = ()
+        """Of the clip that was finished last."""
 
     def path_of(self, clip: Clip) -> str:
         """Where the clip goes, below the output."""
@@ -114,12 +121,13 @@ class Clips:
                 self.close()
         if self._broken and isinstance(outcome.entry, Entry) and _ready(outcome.entry):
             outcome = replace(outcome, entry=Failure(kind="ItemError", message=self._broken))
-        written = None
+        written: str | None = None
+        frames: tuple[str, ...] = ()
         if place.last:
             if self._writer is not None:
-                written = self.path_of(place.clip)
+                written, frames = self.path_of(place.clip), self._frames
             self._writer, self._broken = None, ""
-        return Committed(outcome, shown, written)
+        return Committed(outcome, shown, written, frames)
 
     def sweep(self, clip: Clip) -> None:
         """Remove what was kept for the clip's next run; call it when the clip is known as done."""
@@ -145,7 +153,7 @@ class Clips:
             else:
                 self._writer.add(place, frame)
         if place.last and self._writer is not None:
-            self._writer.finish()
+            self._frames = self._writer.finish()
         return shown
 
     def _frame(self, outcome: Outcome, clip: Clip) -> Ready | None:

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
 from trtfuse.core.errors import ItemError
+from trtfuse.core.files import sha256_of
 from trtfuse.core.flow import Attached, Picture
 from trtfuse.core.options import ReadingOptions
 from trtfuse.core.specs import Array
@@ -66,24 +67,34 @@ def read(
     as stored below it; so is an ICC profile of RGB colours, which is not applied. Of several
     pictures in one file the first is taken. Raises ItemError with the reason for anything else.
     """
-    with opened(path, reading) as image:
-        image.load()
-        profile = profile_of(image)
-        upright = _upright(image)
-        return Picture(_rgb(upright), Attached(alpha=_alpha(upright), profile=profile))
+    with _readable(path) as file:
+        # Here, where the bytes are read anyway, and from the same open file.
+        sha256 = sha256_of(file)
+        with _header(file, reading) as image:
+            image.load()
+            profile = profile_of(image)
+            upright = _upright(image)
+            beside = Attached(alpha=_alpha(upright), profile=profile, sha256=sha256)
+            return Picture(_rgb(upright), beside)
 
 
 @contextmanager
 def opened(path: Path, reading: ReadingOptions) -> Iterator[Image.Image]:
     """The file at `path`, its header read. Raises ItemError, also for damage found in the block."""
+    with _readable(path) as file, _header(file, reading) as image:
+        yield image
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[BinaryIO]:
+    """The file at `path`. What the block meets in it is raised as ItemError."""
     try:
         file = path.open("rb")
     except OSError as error:
         raise ItemError(f"cannot be read: {error.strerror or error}.") from error
     with file:
         try:
-            with _header(file, reading) as image:
-                yield image
+            yield file
         except UnidentifiedImageError as error:
             raise ItemError(_why_unknown(file)) from error
         except DAMAGED as error:

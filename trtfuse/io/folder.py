@@ -82,6 +82,10 @@ class FolderSource:
         for path in self._paths:
             yield File(path=path, key=key_of(path), stamp=_stamp(self._root / path))
 
+    def path(self, file: File) -> Path:
+        """Where it is."""
+        return self._root / file.path
+
     def items(self, file: File) -> Iterator[Item]:
         """What one of the files holds, numbered from 0."""
         known = 1

@@ -4,7 +4,8 @@ journal.jsonl in the output folder: a line that says what the run is (model, eng
 one line an item, in input order, appended when its files are written. Each line is handed to the
 system at once, so that a killed process loses none; it is synced to disk every few seconds and at
 the end, so that a power cut costs the lines since (the files themselves are synced one by one). A
-line says what its files are, so that one that is missing, or cut, is made again.
+line says what its files are, so that one that is missing, or cut, is made again. And it says what
+they were made of, by whom, and for when, so that `verify` can prove it afterwards.
 
 An item is done if it did not fail, its source has the size and time of change it had, and what was
 written for it is there in its size. A clip's frames are done with the clip, or with their segment.
@@ -41,6 +42,8 @@ class Written:
     path: str
     bytes: int
     sha256: str
+    frames: tuple[str, ...] = ()
+    """SHA-256 of a video's packets, one a frame, in the order of their times (`io.seals`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,12 @@ class Record:
     """Its file; of a clip's frames, the last one's is the clip."""
     worker: int = -1
     """The worker that computed it; -1: none did."""
+    engine: str = ""
+    """Folder name of the engine that it was computed with; empty: with none."""
+    time: float | None = None
+    """When its clip shows it, in seconds; None: it is in no clip."""
+    source_sha256: str = ""
+    """Of its file, packet or pixels, as `core.flow.Attached` says; empty: it was not read."""
 
     @property
     def known(self) -> Known:
@@ -135,19 +144,17 @@ class Journal:
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
             self._file.truncate(len(whole.encode()))
-        lines = whole.splitlines()
-        if not lines:
+        if not whole:
             return {}
         try:
-            before: Identity = json.loads(lines[0])["run"]
-            records = [_record(json.loads(line)) for line in lines[1:]]
+            before, records = _parsed(whole)
         except (ValueError, LookupError, TypeError) as error:
             raise UsageError(
                 f"{self._path}: not a journal of this version ({error!r}). Begin anew with "
                 "--restart, or choose another --output."
             ) from error
         _check_same(before, identity, self._output)
-        return {record.key: record for record in records}
+        return records
 
     def _begin(self, identity: Identity) -> None:
         self._file.truncate(0)
@@ -159,12 +166,33 @@ class Journal:
         self._file.flush()
 
 
+def read(output: Path) -> tuple[Identity, dict[str, Record]]:
+    """What run the folder is of, and its records by key. Raises UsageError where it has none."""
+    path = output / names.JOURNAL
+    try:
+        return _parsed(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{output}: holds no {names.JOURNAL}, so nothing says what a run wrote there. Give the "
+            "output folder of trtfuse infer."
+        ) from error
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UsageError(f"{path}: not a journal of this version ({error!r}).") from error
+
+
+def _parsed(text: str) -> tuple[Identity, dict[str, Record]]:
+    """By key; the last line of a key counts. Raises ValueError, LookupError or TypeError."""
+    first, *lines = text.splitlines()
+    identity: Identity = json.loads(first)["run"]
+    records = (_record(json.loads(line)) for line in lines)
+    return identity, {record.key: record for record in records}
+
+
 def _record(data: Json) -> Record:
     written = data.pop("written")
-    return Record(
-        **(data | {"stamp": Stamp(**data["stamp"])}),
-        written=Written(**written) if written else None,
-    )
+    if written is not None:
+        written = Written(**(written | {"frames": tuple(written.get("frames", ()))}))
+    return Record(**(data | {"stamp": Stamp(**data["stamp"])}), written=written)
 
 
 def _check_same(before: Identity, now: Identity, output: Path) -> None:

@@ -42,3 +42,16 @@ def frame_key(clip: str, index: int) -> str:
     'sub/a.gif/000007'
     """
     return f"{clip}/{index:06d}"
+
+
+def file_of(key: str) -> tuple[str, int | None]:
+    """The key of the item's file, and the number of its frame; None: it is the file.
+
+    >>> file_of("sub/a.gif/000007")
+    ('sub/a.gif', 7)
+    """
+    file, _, number = key.rpartition("/")
+    # No file of a folder is called so: its name has a suffix.
+    if file and number.isdecimal() and len(number) >= 6:
+        return file, int(number)
+    return key, None

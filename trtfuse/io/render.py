@@ -22,6 +22,7 @@ from trtfuse.io.containers import url
 from trtfuse.io.encoder import Encoder
 from trtfuse.io.join import Segment, join
 from trtfuse.io.room import is_no_room
+from trtfuse.io.seals import seals
 from trtfuse.io.video import VideoClip
 
 
@@ -100,7 +101,7 @@ class VideoWriter:
             self._close()
             self._last = None
 
-    def finish(self) -> None:
+    def finish(self) -> tuple[str, ...]:
         """Join the segments to the file. They stay: only the journal can say that it is there."""
         self._close()
         segments = [
@@ -109,6 +110,7 @@ class VideoWriter:
         try:
             with replacing(self.path) as part:
                 join(segments, self.clip, part)
+                return tuple(seal.sha256 for seal in seals(part))
         except (av.FFmpegError, ValueError) as error:
             if is_no_room(error):
                 raise

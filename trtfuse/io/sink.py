@@ -60,6 +60,8 @@ class Run:
     """Which run the output folder is of, and whether it begins anew whatever is there."""
 
     identity: Identity
+    engines: tuple[str, ...] = ()
+    """Folder name of each worker's engine, for the journal."""
     restart: bool = False
 
 
@@ -160,6 +162,10 @@ class FolderSink:
 
         Raises ItemError for a file that cannot be written, UsageError where none can.
         """
+        entry = self._stored(item, attached, answer)
+        return replace(entry, source_sha256=attached.sha256)
+
+    def _stored(self, item: Item, attached: Attached, answer: Answer) -> Entry:
         line: dict[str, Json] = {"key": item.key}
         if item.frame is not None:
             line["time"] = item.frame.seconds
@@ -188,13 +194,22 @@ class FolderSink:
             done = self._done(outcome)
             self._results.unlink(missing_ok=True)
             self._lines.write(json.dumps(_line(done.outcome), ensure_ascii=False) + "\n")
-            if self._journal is not None and outcome.item.known is None:
-                self._journal.add(_record(done))
+            if self._journal is not None:
+                self._note(self._journal, done)
             if outcome.item.frame is not None and done.written is not None:
                 self._clips.sweep(outcome.item.frame.clip)
         except OSError as error:
             raise self._unwritable(error) from error
         return done.outcome
+
+    def _note(self, journal: Journal, done: _Done) -> None:
+        """What is known is noted again where it has moved: files may have come before it."""
+        item = done.outcome.item
+        if item.known is None:
+            assert self._run is not None
+            journal.add(_record(done, self._run.engines))
+        elif (before := journal.records[item.key]).seq != item.seq:
+            journal.add(replace(before, seq=item.seq))
 
     def _done(self, outcome: Outcome) -> _Done:
         place = outcome.item.frame
@@ -206,7 +221,7 @@ class FolderSink:
         in_clip = self._clips.commit(outcome, place)
         if in_clip.written is not None:
             path = self._output / in_clip.written
-            written = _written(in_clip.written, path)
+            written = replace(_written(in_clip.written, path), frames=in_clip.frames)
         return _Done(in_clip.outcome, shown=in_clip.shown, written=written)
 
     def _check_still_there(self) -> None:
@@ -247,8 +262,8 @@ def _written(path: str, file: Path) -> Written:
     return Written(path=key_of(path), bytes=file.stat().st_size, sha256=sha256(file))
 
 
-def _record(done: _Done) -> Record:
-    item = done.outcome.item
+def _record(done: _Done, engines: Sequence[str]) -> Record:
+    item, entry, worker = done.outcome.item, done.outcome.entry, done.outcome.worker
     return Record(
         seq=item.seq,
         key=item.key,
@@ -257,7 +272,10 @@ def _record(done: _Done) -> Record:
         last=item.frame is None or item.frame.last,
         shown=done.shown,
         written=done.written,
-        worker=done.outcome.worker,
+        worker=worker,
+        engine=engines[worker] if 0 <= worker < len(engines) else "",
+        time=None if item.frame is None else item.frame.seconds,
+        source_sha256=entry.source_sha256 if isinstance(entry, Entry) else "",
     )
 
 

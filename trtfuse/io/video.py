@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from trtfuse.core.errors import ItemError
-from trtfuse.core.flow import Clip, Frame, Item, Picture
+from trtfuse.core.flow import Attached, Clip, Frame, Item, Picture
 from trtfuse.io.colours import Colours, colours_of
 from trtfuse.io.containers import url
 from trtfuse.io.keys import frame_key
@@ -37,13 +38,21 @@ class VideoClip(Clip):
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """One frame of the timeline: decoded, or the reason why not. `duration` is its packet's."""
+class Shown:
+    """One frame of the timeline: decoded, or the reason why not."""
 
     start: int
-    duration: int
+    promise: _Promise
     frame: av.VideoFrame | None
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """What a frame's packet says of it."""
+
+    duration: int
+    sha256: str = ""
 
 
 def items(path: Path, key: str) -> Iterator[Item]:
@@ -66,9 +75,9 @@ def _items(container: InputContainer, path: Path, key: str) -> Iterator[Item]:
         raise ItemError("holds no video.")
     clip: VideoClip | None = None
     # One frame is held back, to know the last; and those before the first that tells of the clip.
-    waiting: deque[_Shown] = deque()
+    waiting: deque[Shown] = deque()
     numbers = count()
-    for shown in _timeline(container):
+    for shown in timeline(container):
         waiting.append(shown)
         if clip is None and shown.frame is not None:
             clip = _clip(container, path, key, shown.frame)
@@ -83,36 +92,38 @@ def _items(container: InputContainer, path: Path, key: str) -> Iterator[Item]:
     yield _item(clip, one, replace(place, last=True))
 
 
-def _timeline(container: InputContainer) -> Iterator[_Shown]:
-    """Every frame in the order of its time, the lost ones too."""
+def timeline(container: InputContainer) -> Iterator[Shown]:
+    """Every frame of its first video in the order of its time, the lost ones too."""
     stream = container.streams.video[0]
     stream.thread_type = "AUTO"
     timeline = Timeline()
-    durations: dict[int, int] = {}
-    step = _step(stream)
+    promises: dict[int, _Promise] = {}
+    # Where a packet says nothing of it.
+    nothing = _Promise(_step(stream))
     packets, next_start = 0, 0
     for packet in _packets(container, stream, timeline):
         if packet is not None:
             packets += 1
             if packet.pts is not None and packet.size and not packet.is_discard:
                 timeline.promise(packet.pts)
-                durations[packet.pts] = packet.duration or step
+                sha256 = hashlib.sha256(packet).hexdigest()
+                promises[packet.pts] = _Promise(packet.duration or nothing.duration, sha256)
         for frame in _decoded(stream, packet, timeline):
             # A raw stream knows no times, a broken one repeats them.
             start = max(next_start, next_start if frame.pts is None else frame.pts)
             sound = not frame.is_corrupt
             for lost, why in timeline.came(start, fresh=bool(frame.key_frame) and sound):
-                yield _Shown(lost, durations.pop(lost, step), None, why)
-            duration = durations.pop(start, step)
-            yield _Shown(start, duration, frame, "" if sound else "it is damaged.")
+                yield Shown(lost, promises.pop(lost, nothing), None, why)
+            promise = promises.pop(start, nothing)
+            yield Shown(start, promise, frame, "" if sound else "it is damaged.")
             next_start = start + 1
     for lost, why in timeline.end():
-        yield _Shown(lost, durations.pop(lost, step), None, why)
+        yield Shown(lost, promises.pop(lost, nothing), None, why)
         next_start = lost + 1
     # Other containers count what is no frame, or guess.
     if "mp4" in container.format.name and packets < stream.frames:
         why = f"the file ends after {packets} of {stream.frames} frames."
-        yield _Shown(next_start, step, None, why)
+        yield Shown(next_start, nothing, None, why)
 
 
 def _packets(
@@ -158,37 +169,37 @@ def _clip(container: InputContainer, path: Path, key: str, first: av.VideoFrame)
     )
 
 
-def _place(clip: VideoClip, shown: _Shown, index: int, *, until: int) -> Frame:
+def _place(clip: VideoClip, shown: Shown, index: int, *, until: int) -> Frame:
     return Frame(
         clip=clip, index=index, start=shown.start, duration=until - shown.start, last=False
     )
 
 
-def _end(stream: VideoStream, last: _Shown) -> int:
+def _end(stream: VideoStream, last: Shown) -> int:
     """When the last frame ends: with the stream, or after as long as its packet says."""
     if stream.duration is not None:
         end = (stream.start_time or 0) + stream.duration
         if end > last.start:
             return end
-    return last.start + last.duration
+    return last.start + last.promise.duration
 
 
-def _item(clip: VideoClip, shown: _Shown, place: Frame) -> Item:
-    frame = shown.frame
+def _item(clip: VideoClip, shown: Shown, place: Frame) -> Item:
+    frame, sha256 = shown.frame, shown.promise.sha256
     held = sum(plane.buffer_size for plane in frame.planes) if frame is not None else 0
     return Item(
         seq=place.index,
         key=frame_key(clip.key, place.index),
-        load=_failing(shown.why) if frame is None or shown.why else _loading(clip, frame),
+        load=_failing(shown.why) if frame is None or shown.why else _loading(clip, frame, sha256),
         frame=place,
         held_bytes=held,
     )
 
 
-def _loading(clip: VideoClip, frame: av.VideoFrame) -> Callable[[], Picture]:
+def _loading(clip: VideoClip, frame: av.VideoFrame, sha256: str) -> Callable[[], Picture]:
     def load() -> Picture:
         pixels = np.rot90(clip.colours.to_rgb(frame), _quarter_turns(frame))
-        return Picture(np.ascontiguousarray(pixels))
+        return Picture(np.ascontiguousarray(pixels), Attached(sha256=sha256))
 
     return load
 
