@@ -69,6 +69,7 @@ def publish(root: Path, spec: ModelSpec, one: Build) -> Engine:
         source=spec.path.absolute(),
         engine="engine.onnx",
         engine_sha256=files.sha256(candidate),
+        engine_bytes=candidate.stat().st_size,
         request=one.request,
         fingerprint=one.fingerprint,
         inputs=spec.inputs,

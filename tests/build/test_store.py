@@ -172,6 +172,24 @@ def test_a_malformed_manifest_is_refused_with_the_reason(
         store.find(tmp_path, model=None, engine=None, target=XEON)
 
 
+@pytest.mark.parametrize("text", ["no JSON", '{"schema": 0}'])
+def test_an_engine_that_cannot_be_read_is_in_no_other_ones_way(tmp_path: Path, text: str) -> None:
+    broken, other, good = (
+        samples.publish(tmp_path, FACE, samples.build(FACE, target, batch=batch))
+        for target, batch in ((XEON, (1, 1, 1)), (samples.H200, (1, 4, 8)), (XEON, (1, 4, 8)))
+    )
+    (broken.folder / "manifest.json").write_text(text)
+    assert store.find(tmp_path, model=None, engine=None, target=XEON) == good
+    assert store.remove_superseded(tmp_path / "face", FACE.sha256) == ()
+    with pytest.raises(EngineMismatch, match="not a manifest that can be read"):
+        store.find(tmp_path, model=None, engine=broken.folder.name, target=XEON)
+    (good.folder / "manifest.json").unlink()
+    with pytest.raises(EngineMismatch) as raised:
+        store.find(tmp_path, model=None, engine=None, target=XEON)
+    assert f"{other.folder}: runtime: built for 'tensorrt'" in str(raised.value)
+    assert f"{broken.folder}/manifest.json: not a manifest" in str(raised.value)
+
+
 def test_a_manifest_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
     engine = samples.publish(tmp_path, FACE, samples.build(FACE))
     path = engine.folder / "manifest.json"

@@ -155,7 +155,7 @@ def test_the_command_shows_it_as_tables_or_as_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("net.plan",), "what is inspected is an .onnx file"),
+        (("net.pt",), "what is inspected is an .onnx file, or engines"),
         (("none.onnx",), "does not exist"),
         (("net.onnx", "--batch", "0"), "--batch 0: needs a whole number above 0"),
         (("net.onnx", "--size", "256"), "--size 256: needs height and width, as 256x512"),

@@ -354,6 +354,7 @@ def make(
     return replace(
         draft,
         engine_sha256=files.sha256(engine),
+        engine_bytes=engine.stat().st_size,
         output_max=passed.output_max,
         gates=(*passed.gates, *judged),
         build_s=round(build_s, 3),

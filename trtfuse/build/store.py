@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -76,29 +76,42 @@ def verify(engine: Engine) -> None:
     An ONNX file that is not there any more is no error: engines may be moved without it.
     """
     verify_files(engine)
-    manifest = engine.manifest
-    if manifest.source.is_file() and not is_model(manifest.source, manifest.request.model_sha256):
-        raise EngineMismatch(
-            f"{manifest.source}: has changed since {engine.folder} was built from it. "
-            f"Build the engine again with: {plan.command(manifest)}"
-        )
+    if said := outdated(engine):
+        again = plan.command(engine.manifest)
+        raise EngineMismatch(f"{said} Build the engine again with: {again}")
 
 
 def verify_files(engine: Engine) -> None:
     """Raise EngineMismatch unless the manifest and the engine file are as they were published."""
+    if said := damage(engine):
+        again = plan.command(engine.manifest)
+        raise EngineMismatch(f"{said} Build the engine again with: {again} --rebuild")
+
+
+def damage(engine: Engine) -> str:
+    """How manifest or engine file are not as they were published, in words. Empty: they are."""
     manifest = engine.manifest
-    again = f"Build the engine again with: {plan.command(manifest)} --rebuild"
     if plan.fingerprint(manifest.request) != manifest.fingerprint:
-        raise EngineMismatch(
-            f"{engine.folder / _MANIFEST}: was edited; its request has not its fingerprint. {again}"
-        )
+        return f"{engine.folder / _MANIFEST}: was edited; its request has not its fingerprint."
     if not engine.path.is_file():
-        raise EngineMismatch(f"{engine.path}: is missing. {again}")
+        return f"{engine.path}: is missing."
+    size = engine.path.stat().st_size
+    if size < manifest.engine_bytes:
+        return f"{engine.path}: is cut short: {size} of {manifest.engine_bytes} bytes."
     if (found := files.sha256(engine.path)) != manifest.engine_sha256:
-        raise EngineMismatch(
+        return (
             f"{engine.path}: was altered after it was built: its SHA-256 is {found[:8]}…, "
-            f"its manifest says {manifest.engine_sha256[:8]}…. {again}"
+            f"its manifest says {manifest.engine_sha256[:8]}…."
         )
+    return ""
+
+
+def outdated(engine: Engine) -> str:
+    """Whether its ONNX file is another by now, in words. Empty: it is not, or is not there."""
+    source, sha256 = engine.manifest.source, engine.manifest.request.model_sha256
+    if not source.is_file() or is_model(source, sha256):
+        return ""
+    return f"{source}: has changed since {engine.folder} was built from it."
 
 
 def is_model(path: Path, sha256: str) -> bool:
@@ -129,6 +142,8 @@ def find(
 
     With `precision`, those in another one do not fit.
 
+    One whose manifest cannot be read is in nobody's way: it is told of where no other fits.
+
     Raises EngineNotFound where there is none, EngineMismatch where none fits, UnknownName and
     UsageError where the names do not settle it.
     """
@@ -136,13 +151,18 @@ def find(
     folders = {folder.name: folder for folder in _folders(root / model)}
     if engine is not None and engine not in folders:
         raise UnknownName.among(f"--engine: engine of {model}", engine, folders)
-    found = [read(folders[name]) for name in ([engine] if engine else folders)]
+    found, unreadable = _read_all([folders[engine]] if engine else folders.values())
+    if not found:
+        raise unreadable[0]
     why = {one.folder: _why_not(one.manifest, target, precision) for one in found}
     fitting = [one for one in found if not why[one.folder]]
     if not fitting:
-        raise EngineMismatch(_no_fit(found, why, target, precision))
+        raise EngineMismatch(_no_fit(found, why, target, precision, unreadable))
     if len(fitting) > 1:
-        lines = "".join(f"\n  --engine {one.folder.name}  ({about(one)})" for one in fitting)
+        lines = "".join(
+            f"\n  --engine {one.folder.name}  ({profile_text(one.manifest.request)})"
+            for one in fitting
+        )
         raise UsageError(f"{root / model}: {len(fitting)} engines fit. Name one:{lines}")
     return fitting[0]
 
@@ -186,13 +206,13 @@ def _why_not(
     return (*differences(manifest, target), asked)
 
 
-def about(engine: Engine) -> str:
+def profile_text(request: BuildRequest) -> str:
     """What tells an engine from its like: "fp32, x 1x3x256x256 to 8x3x256x256"."""
     shapes = (
         f"{name} {'x'.join(map(str, shape.min))} to {'x'.join(map(str, shape.max))}"
-        for name, shape in engine.manifest.request.profile
+        for name, shape in request.profile
     )
-    return ", ".join((engine.manifest.request.precision.value, *shapes))
+    return ", ".join((request.precision.value, *shapes))
 
 
 def described(model: Path, source: Path) -> ModelSpec | None:
@@ -278,11 +298,35 @@ def _folders(model: Path) -> tuple[Path, ...]:
     return tuple(sorted(path.parent for path in model.glob(f"[!.]*/{_MANIFEST}")))
 
 
+def folders(path: Path) -> tuple[Path, ...]:
+    """Folders of the engines at `path`: the folder of all, of a model's or of one, or one's file.
+
+    Raises EngineNotFound.
+    """
+    folder = path.parent if path.is_file() else path
+    if (folder / _MANIFEST).is_file():
+        return (folder,)
+    models = (model for model in sorted(folder.glob("[!.]*")) if model.is_dir())
+    found = _folders(folder) or tuple(one for model in models for one in _folders(model))
+    if not found:
+        raise EngineNotFound(f"{path}: holds no engine. Build one with: trtfuse build MODEL.onnx")
+    return found
+
+
 def readable(model: Path) -> Iterator[Engine]:
     """Engines whose manifest can be read. The others are for `find` to complain of."""
-    for folder in _folders(model):
-        with suppress(EngineMismatch):
-            yield read(folder)
+    return iter(_read_all(_folders(model))[0])
+
+
+def _read_all(folders: Iterable[Path]) -> tuple[list[Engine], list[EngineMismatch]]:
+    """The engines of these folders, and the error of each that cannot be read."""
+    found, unreadable = [], []
+    for folder in folders:
+        try:
+            found.append(read(folder))
+        except EngineMismatch as error:
+            unreadable.append(error)
+    return found, unreadable
 
 
 def _model(root: Path, name: str | None) -> str:
@@ -307,9 +351,11 @@ def _no_fit(
     why: Mapping[Path, Sequence[str]],
     target: Target,
     precision: Precision | None,
+    unreadable: Sequence[EngineMismatch],
 ) -> str:
     """Why none of the engines fits, one line each, and the command that makes one that does."""
-    lines = "".join(f"\n  {one.folder}: {'; '.join(why[one.folder])}" for one in engines)
+    reasons = [f"{one.folder}: {'; '.join(why[one.folder])}" for one in engines]
+    lines = "".join(f"\n  {reason}" for reason in [*reasons, *map(str, unreadable)])
     like = engines[0].manifest
     settings = None if target.device.kind == "cpu" else like.request.settings or TrtSettings()
     request = replace(

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    artifact: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    artifact: Annotated[
+        Path, typer.Argument(help="An .onnx file, or an engine's folder, a model's, or engines/.")
+    ],
     batch: Annotated[int, typer.Option(help="Items that cost is counted for.")] = 1,
     size: Annotated[
         str | None, typer.Option(help="HEIGHTxWIDTH of open sizes. Default: the card's, or ours.")
@@ -27,10 +29,17 @@ def inspect(
 ) -> None:
     """Say what a file is: inputs, outputs, cost, card, precision, and which TensorRT takes it.
 
-    Nothing is run, and no weights are read.
+    Of engines: whether each runs here, and if not, which value differs. Nothing is run.
     """
+    if artifact.is_dir() or artifact.suffix == ".plan":
+        if (batch, size) != (1, None):
+            raise UsageError(f"{artifact}: --batch and --size are for .onnx files.")
+        from trtfuse.cli.engines import inspect_engines
+
+        inspect_engines(artifact, as_json=as_json)
+        return
     if artifact.suffix != ".onnx":
-        raise UsageError(f"{artifact}: what is inspected is an .onnx file.")
+        raise UsageError(f"{artifact}: what is inspected is an .onnx file, or engines.")
     if batch < 1:
         raise UsageError(f"--batch {batch}: needs a whole number above 0.")
     from trtfuse.graph.inspect import inspect as run

@@ -203,6 +203,8 @@ class EngineManifest:
     """What `--precision best` tried, and what came of each; empty where it was not asked."""
     lane_bytes: int = 0
     """Device memory that each batch in flight takes, weights apart; 0 where it was not measured."""
+    engine_bytes: int = 0
+    """Size of the engine's file; 0 in manifests from before it was kept."""
 
     @property
     def profile(self) -> dict[str, ShapeRange]:
