@@ -220,11 +220,10 @@ def _check_stated(tensor: TensorSpec, shapes: ShapeRange, model: ModelSpec) -> N
 
 def _carded(model: ModelSpec) -> tuple[int, Size | str]:
     """What the card asks of open sizes: (multiple, the one size or "dynamic")."""
-    if model.card is None:
-        return 1, "dynamic"
     # What the graph resizes by itself comes in any size.
-    by_host = model.card.input.resized_by == "host"
-    return model.card.input.multiple, model.card.input.size if by_host else "dynamic"
+    if model.card is None or model.card.input.resized_by == "graph":
+        return 1, "dynamic"
+    return model.card.input.multiple, model.card.input.size
 
 
 def _sizes(options: BuildOptions, model: ModelSpec) -> Sizes | None:

@@ -52,8 +52,8 @@ class InputCard:
     say."""
 
     def __post_init__(self) -> None:
-        if self.resized_by == "graph" and (self.size == "dynamic" or self.resize != "stretch"):
-            raise ValueError("a graph resizes by 'stretch' to a fixed size")
+        if self.resized_by == "graph" and not self.changes_size:
+            raise ValueError("resized_by 'graph' needs a resize or a multiple")
         if self.size == "dynamic" and self.resize not in ("none", "stretch"):
             raise ValueError(f"resize {self.resize!r} needs a fixed size, not 'dynamic'")
         if self.size != "dynamic" and (min(self.size) < 1 or self.multiple != 1):
@@ -67,6 +67,11 @@ class InputCard:
                 raise ValueError(f"{name} needs {self.channels} values for {self.colour}")
         if any(value <= 0 for value in self.std):
             raise ValueError("std needs values above 0")
+
+    @property
+    def changes_size(self) -> bool:
+        """Whether a picture can be of another size than its input."""
+        return self.multiple > 1 if self.size == "dynamic" else self.resize != "none"
 
     @property
     def channels(self) -> int:

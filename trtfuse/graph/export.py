@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import onnx
 
-from trtfuse.core.card import Card
+from trtfuse.core.card import Card, InputCard
 from trtfuse.core.errors import ExportFailed, UsageError
 from trtfuse.core.files import replacing
 from trtfuse.core.options import ExportOptions
@@ -32,7 +32,7 @@ from trtfuse.graph.check import Proof, Reference
 from trtfuse.graph.dynamic import Opened, with_dynamic_batch
 from trtfuse.graph.fold import fold, has_foldable
 from trtfuse.graph.fuse import fuse, require_fusable
-from trtfuse.graph.host import by_host
+from trtfuse.graph.host import by_host, resizer
 from trtfuse.graph.model import NotApplied, describe, opset, put_card, signature
 from trtfuse.graph.opset import convert
 from trtfuse.graph.repair import Rewrite
@@ -158,17 +158,28 @@ class Chain:
         Held against the host's own work on random pictures. Raises `ExportFailed`, `CardError`.
         """
         made = fuse(self.model, card, options.fuse)
-        check_card(made.card, signature(made.model))
-        left = made.card.input if made.card.input.resized_by == "host" else None
-        sizes = probe.sized(signature(made.model).inputs, card=left)
-        items = probe.random_items(sizes, count=max(BATCHES), seed=options.seed, card=left)
-        ends = {one.name: one for one in signature(self.model).inputs}
-        folder = self.first.folder
-        run = Reference(self.model, folder)
-        apart = by_host(run, card, made.card, ends[card.input.name].dtype)
+        ends = signature(made.model)
+        check_card(made.card, ends)
+        resizing = Reference(made.resizing) if made.resizing else None
+        left = None if resizing else made.card.input
+        shapes = [((*size, card.input.channels),) for size in probe.pictures(card.input)]
+        items, *others = (
+            probe.random_items(
+                probe.sized(ends.inputs, card=left, shapes=shape),
+                count=max(BATCHES),
+                seed=options.seed,
+                card=left,
+            )
+            for shape in (shapes if resizing else [()])
+        )
+        before = {one.name: one.dtype for one in signature(self.model).inputs}
+        run, folder = Reference(self.model, self.first.folder), self.first.folder
+        apart = by_host(run, card, made.card, before[card.input.name], resizing)
         expected = check.observe(apart, items, BATCHES)
         seen = check.observe(Reference(made.model, folder), items, BATCHES)
         proof = check.combined(check.agreement(expected, seen), check.independence(seen))
+        if resizing:
+            proof = check.combined(proof, _resized(resizing, card.input, [items, *others]))
         if not expected.outputs or not proof.holds(self.tolerance):
             raise ExportFailed(
                 f"{options.output}: not written; fusing changes the answers, "
@@ -210,6 +221,16 @@ class Chain:
         expected = self.first.seen
         seen = check.observe(Reference(model, folder), self.first.items, expected.outputs)
         return check.combined(check.agreement(expected, seen), check.independence(seen))
+
+
+def _resized(resizing: Reference, card: InputCard, pictures: Sequence[probe.Items]) -> Proof:
+    """The part of a fused graph that resizes, against the host's rule, at every size given."""
+    apart = resizer(card, resizing.model.graph.output[0].name)
+    proofs = (
+        check.agreement(check.observe(apart, one, (2,)), check.observe(resizing, one, (2,)))
+        for one in pictures
+    )
+    return check.combined(*proofs)
 
 
 @contextmanager

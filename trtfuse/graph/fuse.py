@@ -9,23 +9,28 @@ TensorRT takes uint8 at the edge of a network alone, and there next to a Cast on
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from trtfuse.core.card import Card, ImageTask, InputCard
 from trtfuse.core.errors import CardError
 from trtfuse.core.specs import BATCH, Array
 from trtfuse.graph.card import AXES
 from trtfuse.graph.model import opset, set_dims, signature
+from trtfuse.graph.nodes import Nodes
+from trtfuse.graph.resize import resize
 
 # Since when ReduceSum, Clip and Squeeze take what is used here.
 _OPSET = 13
 
 _TO_PLANES, _TO_PIXELS = (0, 3, 1, 2), (0, 2, 3, 1)
+
+# The axes of a picture of any size: not the input's, whose names the graph may use for others.
+_PICTURE = ("picture_height", "picture_width")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +39,32 @@ class Fused:
 
     model: onnx.ModelProto
     card: Card
+    resizing: onnx.ModelProto | None = None
+    """The part that resizes, alone: pictures in, bytes [batch, channels, height, width] out."""
 
 
 def fuse(model: onnx.ModelProto, card: Card, parts: Sequence[str]) -> Fused:
     """A copy of `model` that does `parts` of what `card` asks of the host.
 
-    "pre": uint8 NHWC in, colour, range, mean and std. "resize": pictures of any size in, "stretch"
-    to the card's size. "post", for the task `image`: uint8 NHWC out, rounded and clipped. Raises
-    `CardError` where the card or the graph has no place for a part.
+    "pre": uint8 NHWC in, colour, range, mean and std. "resize": pictures of any size in, brought to
+    the card's size or multiple. "post", for the task `image`: uint8 NHWC out, rounded and clipped.
+    Raises `CardError` where the card or the graph has no place for a part.
     """
     new = onnx.ModelProto()
     new.CopyFrom(model)
-    before = _Nodes("trtfuse_pre", card.input.name)
+    before = Nodes("trtfuse_pre", card.input.name)
+    resizing = None
     if "pre" in parts:
+        resized = "resize" in parts
         _require_free_input(new, card.input)
-        before.fill(card.input, _dtype(new, card.input.name), resize="resize" in parts)
-        _put_before(new, card.input, before, resize="resize" in parts)
-        card = replace(card, input=_left_of(card.input, resize="resize" in parts))
+        if resized:
+            resizing = _resizing(new, card.input)
+        _fill(before, card.input, _dtype(new, card.input.name), resized=resized)
+        _put_before(new, card.input, before, resized=resized)
+        card = replace(card, input=_left_of(card.input, resized=resized))
     if "post" in parts and isinstance(card.task, ImageTask):
         card = replace(card, task=_put_behind(new, card.task))
-    return Fused(new, card)
+    return Fused(new, card, resizing)
 
 
 def require_fusable(card: Card | None, parts: Sequence[str]) -> None:
@@ -66,125 +77,55 @@ def require_fusable(card: Card | None, parts: Sequence[str]) -> None:
         return
     if "pre" not in parts:
         raise CardError("--fuse resize: needs pre too, as what is resized are bytes.")
-    if card.input.size == "dynamic" or card.input.resize != "stretch":
+    if not card.input.changes_size:
         raise CardError(
             f"--fuse resize: the card says size {card.input.size} and resize "
-            f"{card.input.resize!r}; needs a fixed size and 'stretch'. Leave resize to the host."
+            f"{card.input.resize!r}, so there is nothing to resize. Leave resize out."
         )
 
 
-@dataclass
-class _Nodes:
-    """Nodes in the making, each reading what the one before made."""
+def _fill(made: Nodes, card: InputCard, dtype: int, *, resized: bool) -> None:
+    """Bytes [batch, height, width, channels] to what the network takes."""
+    made.add("Cast", to=TensorProto.FLOAT)
+    if resized or card.layout == "NCHW":
+        made.add("Transpose", perm=_TO_PLANES)
+    if resized:
+        resize(made, card)
+    if resized and card.layout == "NHWC":
+        made.add("Transpose", perm=_TO_PIXELS)
+    channels = AXES[card.layout][0]
+    if card.colour == "BGR":
+        _swap(made, channels)
+    factor, offset = _affine(card)
+    made.add("Mul", made.store(_along(factor, channels)))
+    made.add("Add", made.store(_along(offset, channels)))
+    if dtype != TensorProto.FLOAT:
+        made.add("Cast", to=dtype)
 
-    prefix: str
-    last: str
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    constants: list[onnx.TensorProto] = field(default_factory=list)
 
-    def add(self, op_type: str, *others: str, **attributes: Any) -> str:
-        """A node on `last` and `others`; the name of what it makes, which is `last` from now on."""
-        self.last = self.make(op_type, self.last, *others, **attributes)
-        return self.last
+def _swap(made: Nodes, axis: int) -> None:
+    """The first and the last of three channels change places."""
+    made.add("Gather", made.store(np.array([2, 1, 0])), axis=axis)
 
-    def make(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """A node on `inputs` alone."""
-        name = f"{self.prefix}_{len(self.nodes)}_{op_type}"
-        self.nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
-        return name
 
-    def store(self, values: Array) -> str:
-        """The name of a constant."""
-        name = f"{self.prefix}_constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(values, name))
-        return name
-
-    def fill(self, card: InputCard, dtype: int, *, resize: bool) -> None:
-        """Bytes [batch, height, width, channels] to what the network takes."""
-        self.add("Cast", to=TensorProto.FLOAT)
-        if resize or card.layout == "NCHW":
-            self.add("Transpose", perm=_TO_PLANES)
-        if resize:
-            self.stretch(card.size)
-        if resize and card.layout == "NHWC":
-            self.add("Transpose", perm=_TO_PIXELS)
-        channels = AXES[card.layout][0]
-        if card.colour == "BGR":
-            self.swap(channels)
-        factor, offset = _affine(card)
-        self.add("Mul", self.store(_along(factor, channels)))
-        self.add("Add", self.store(_along(offset, channels)))
-        if dtype != TensorProto.FLOAT:
-            self.add("Cast", to=dtype)
-
-    def swap(self, axis: int) -> None:
-        """The first and the last of three channels change places."""
-        self.add("Gather", self.store(np.array([2, 1, 0])), axis=axis)
-
-    def stretch(self, size: tuple[int, int] | Literal["dynamic"]) -> None:
-        """Planes of any size to `size`, as two matrix products.
-
-        Each axis gets the filter that the host would give it: area where it shrinks, linear where
-        it grows. What the host rounds to bytes in between is not rounded here.
-        """
-        assert size != "dynamic", "require_fusable refuses it"
-        picture = self.last
-        shape = self.make("Shape", picture)
-        for axis, pixels in zip((2, 3), size, strict=True):
-            length = self.make("Gather", shape, self.store(np.array([axis])))
-            matrix = self.matrix(length, pixels, upright=axis == 2)
-            pair = (matrix, picture) if axis == 2 else (picture, matrix)
-            picture = self.make("MatMul", *pair)
-        self.last = picture
-
-    def matrix(self, length: str, size: int, *, upright: bool) -> str:
-        """Weights that bring `length` pixels to `size`: [size, length] upright, else turned.
-
-        In whole numbers up to the last division, so that half precision does no harm to places:
-        pixel k of the result covers k * length to (k + 1) * length of a line in which pixel j of
-        the picture covers j * size to (j + 1) * size.
-        """
-        k = np.arange(size)[:, None] if upright else np.arange(size)[None, :]
-        numbers = self.make(
-            "Range",
-            self.store(np.array(0)),
-            self.make("Squeeze", length),
-            self.store(np.array(1)),
-        )
-        form = self.store(np.array([1, -1] if upright else [-1, 1]))
-        j = self.make("Reshape", numbers, form)
-        ends = (self.make("Mul", self.store(k + n), length) for n in (0, 1))
-        covered_from, covered_to = ends
-        pixel_from = self.make("Mul", j, self.store(np.array([size])))
-        pixel_to = self.make("Add", pixel_from, self.store(np.array([size])))
-        shared = self.make(
-            "Sub",
-            self.make("Min", covered_to, pixel_to),
-            self.make("Max", covered_from, pixel_from),
-        )
-        zero = self.store(np.array([0]))
-        area = self.ratio(self.make("Max", shared, zero), length)
-        # Linear: the centre of k lies at ((2 k + 1) length - size) / (2 size) of the picture.
-        odd = self.make("Mul", self.store(2 * k + 1), length)
-        centre = self.make("Max", self.make("Sub", odd, self.store(np.array([size]))), zero)
-        last = self.make(
-            "Mul", self.make("Sub", length, self.store(np.array([1]))), self.double(size)
-        )
-        centre = self.make("Min", centre, last)
-        apart = self.make("Abs", self.make("Sub", centre, self.make("Mul", j, self.double(size))))
-        near = self.make("Max", self.make("Sub", self.double(size), apart), zero)
-        linear = self.ratio(near, self.double(size))
-        shrinks = self.make("Greater", length, self.store(np.array([size])))
-        return self.make("Where", shrinks, area, linear)
-
-    def double(self, size: int) -> str:
-        """2 * size, as a constant."""
-        return self.store(np.array([2 * size]))
-
-    def ratio(self, number: str, of: str) -> str:
-        """Two whole numbers divided, as float32."""
-        casts = (self.make("Cast", name, to=TensorProto.FLOAT) for name in (number, of))
-        return self.make("Div", *casts)
+def _resizing(model: onnx.ModelProto, card: InputCard) -> onnx.ModelProto:
+    """A graph that resizes as `card` says, and nothing else: pixels in, planes of bytes out."""
+    made = Nodes("trtfuse_pre", card.name)
+    made.add("Cast", to=TensorProto.FLOAT)
+    made.add("Transpose", perm=_TO_PLANES)
+    resize(made, card)
+    made.add("Cast", to=TensorProto.UINT8)
+    graph = onnx.GraphProto(name="resize", node=made.nodes, initializer=made.constants)
+    given, planes = (
+        helper.make_tensor_value_info(n, TensorProto.UINT8, None) for n in (card.name, made.last)
+    )
+    set_dims(given, [BATCH, *_PICTURE, card.channels])
+    set_dims(planes, [BATCH, card.channels, "height", "width"])
+    graph.input.append(given)
+    graph.output.append(planes)
+    return onnx.ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, graph=graph
+    )
 
 
 def _affine(card: InputCard) -> tuple[Array, Array]:
@@ -201,14 +142,14 @@ def _along(values: Array, axis: int) -> Array:
     return values.astype(np.float32).reshape(form)
 
 
-def _put_before(model: onnx.ModelProto, card: InputCard, made: _Nodes, *, resize: bool) -> None:
+def _put_before(model: onnx.ModelProto, card: InputCard, made: Nodes, *, resized: bool) -> None:
     """Have the nodes stand between a new input of bytes and all that read the old one, in place."""
     graph = model.graph
     (value,) = [one for one in graph.input if one.name == card.name]
     shape = [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
     sizes = [shape[axis] for axis in AXES[card.layout][1:]]
     value.type.tensor_type.elem_type = TensorProto.UINT8
-    set_dims(value, [BATCH, *(("height", "width") if resize else sizes), card.channels])
+    set_dims(value, [BATCH, *(_PICTURE if resized else sizes), card.channels])
     _rename(graph.node, card.name, made.last)
     graph.initializer.extend(made.constants)
     whole = onnx.GraphProto(node=[*made.nodes, *graph.node])
@@ -233,7 +174,7 @@ def _put_behind(model: onnx.ModelProto, task: ImageTask) -> ImageTask:
     for node in graph.node:
         node.output[:] = [inner if name == task.output else name for name in node.output]
     _rename(graph.node, task.output, inner)
-    made = _Nodes("trtfuse_post", inner)
+    made = Nodes("trtfuse_post", inner)
     made.add("Cast", to=TensorProto.FLOAT)
     invalid = f"{task.output}_invalid"
     _count(made, made.last, invalid)
@@ -243,7 +184,7 @@ def _put_behind(model: onnx.ModelProto, task: ImageTask) -> ImageTask:
     made.add("Floor")
     made.add("Clip", *(made.store(np.array(end, np.float32)) for end in (0, 255)))
     if task.colour == "BGR":
-        made.swap(AXES[task.layout][0])
+        _swap(made, AXES[task.layout][0])
     if task.layout == "NCHW":
         made.add("Transpose", perm=_TO_PIXELS)
     made.add("Cast", to=TensorProto.UINT8)
@@ -259,7 +200,7 @@ def _put_behind(model: onnx.ModelProto, task: ImageTask) -> ImageTask:
     return replace(task, layout="NHWC", colour=colour, range=(0.0, 255.0), invalid=invalid)
 
 
-def _count(made: _Nodes, picture: str, name: str) -> None:
+def _count(made: Nodes, picture: str, name: str) -> None:
     """How many values of each item's picture are NaN or infinite: as bytes they would be black."""
     # The largest float32 is infinity in float16, so this holds in a graph of half precision too.
     largest = made.store(np.array(np.finfo(np.float32).max, np.float32))
@@ -270,7 +211,7 @@ def _count(made: _Nodes, picture: str, name: str) -> None:
     made.nodes[-1].output[0] = name
 
 
-def _left_of(card: InputCard, *, resize: bool) -> InputCard:
+def _left_of(card: InputCard, *, resized: bool) -> InputCard:
     """What is left to the host: to bring bytes into place."""
     return replace(
         card,
@@ -279,7 +220,7 @@ def _left_of(card: InputCard, *, resize: bool) -> InputCard:
         range=(0.0, 255.0),
         mean=(),
         std=(),
-        resized_by="graph" if resize else "host",
+        resized_by="graph" if resized else "host",
     )
 
 

@@ -102,6 +102,23 @@ def sized(
     )
 
 
+def pictures(card: InputCard) -> tuple[tuple[int, int], ...]:
+    """(height, width) of pictures that a graph brings to the card's size, the smallest first.
+
+    Each side grows, shrinks and stays, together with the other and alone.
+    """
+    height, width = _card_size(card, other=False)
+    if card.size == "dynamic":
+        other = _card_size(card, other=True)
+        return (height - 1, width - card.multiple + 1), (other[0], other[1] - 1)
+    return (
+        (height // 3 + 1, width // 2 + 1),
+        (height + height // 2 + 1, 2 * width + 1),
+        (2 * height, width // 2 + 1),
+        (height, 2 * width),
+    )
+
+
 def taken(tensors: Sequence[TensorSpec], sizes: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """`sizes`, but with the numbers that `tensors` insist on. The batch axis stays `BATCH`."""
     return tuple(

@@ -85,27 +85,24 @@ def _scaled(card: InputCard, picture: tuple[int, int], target: tuple[int, int]) 
         return picture
     if card.resize == "stretch":
         return target
-    ratios = target[0] / picture[0], target[1] / picture[1]
+    # In whole numbers, as a graph that resizes by itself computes it (trtfuse.graph.resize).
+    height, width = (
+        _divided(side * target[1 - axis], picture[1 - axis]) for axis, side in enumerate(picture)
+    )
     if card.resize == "letterbox":
-        scale = min(ratios)
-        return _between(picture[0] * scale, 1, target[0]), _between(
-            picture[1] * scale, 1, target[1]
-        )
-    scale = max(ratios)
-    longest = max(_LONGEST_SCALED, *target)
-    if max(picture) * scale > longest:
+        return min(max(height, 1), target[0]), min(max(width, 1), target[1])
+    scaled = max(height, target[0]), max(width, target[1])
+    if max(scaled) > max(_LONGEST_SCALED, *target):
         raise ItemError(
             f"the picture is {picture[1]} x {picture[0]}: too narrow to be cropped to "
             f"{target[1]} x {target[0]}. Cut it first, or use resize 'letterbox'."
         )
-    return (
-        _between(picture[0] * scale, target[0], longest),
-        _between(picture[1] * scale, target[1], longest),
-    )
+    return scaled
 
 
-def _between(size: float, low: int, high: int) -> int:
-    return min(max(round(size), low), high)
+def _divided(number: int, by: int) -> int:
+    """number / by, rounded half up."""
+    return (2 * number + by) // (2 * by)
 
 
 def _up(size: int, multiple: int) -> int:
