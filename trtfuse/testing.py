@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trtfuse.core.errors import ItemError, ShapeMismatch
+from trtfuse.core.errors import ItemError, OutOfMemory, ShapeMismatch
 from trtfuse.core.flow import (
     Answer,
     ArrayFile,
@@ -168,6 +168,19 @@ class FailingRunner(FakeRunner):
         """Raise if the poison is there; else compute."""
         if (inputs["x"] == self.poison).any():
             raise ValueError(f"met {self.poison}")
+        return super().launch(inputs, claim)
+
+
+@dataclass(frozen=True)
+class CrampedRunner(FakeRunner):
+    """A FakeRunner whose device has memory for `room` items, and no more."""
+
+    room: int = 2
+
+    def launch(self, inputs: Arrays, claim: Claim) -> Pending:
+        """Raise OutOfMemory for more; else compute."""
+        if len(inputs["x"]) > self.room:
+            raise OutOfMemory(f"cuMemAlloc: out of memory with {len(inputs['x'])} items")
         return super().launch(inputs, claim)
 
 

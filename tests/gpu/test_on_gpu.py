@@ -18,7 +18,13 @@ from tests.gpu import graphs
 from tests.gpu.samples import LINE, PICTURE, PIXELS, manifest, request
 from tests.models import brighter
 from trtfuse.build.build import build
-from trtfuse.core.errors import ChildDied, DeviceError, EngineMismatch, ShapeMismatch
+from trtfuse.core.errors import (
+    ChildDied,
+    DeviceError,
+    EngineMismatch,
+    OutOfMemory,
+    ShapeMismatch,
+)
 from trtfuse.core.flow import OpenRunner, Runner
 from trtfuse.core.options import BuildOptions, InferOptions
 from trtfuse.core.specs import Array, Precision, ShapeRange
@@ -299,6 +305,22 @@ def opened_beside(opener: OpenTrt, left: int) -> None:
             opened_once(opener)
         finally:
             hog.close()
+
+
+def test_want_of_memory_in_a_run_is_an_error_of_its_own_and_the_process_goes_on() -> None:
+    run_in_child(wanting_more, name="worker")
+
+
+def wanting_more() -> None:
+    """Ask for more than any device has."""
+    driver.claim(DEVICE)
+    door("tensorrt")
+    from trtfuse.gpu import cuda
+
+    with cuda.context():
+        with pytest.raises(OutOfMemory, match="out of memory"), cuda.translating("asking"):
+            cuda.Buffer(1 << 50)
+        cuda.Buffer(1 << 20).close()
 
 
 def test_a_gpu_taken_after_cuda_has_started_with_another_is_told() -> None:

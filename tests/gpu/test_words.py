@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from trtfuse.core.errors import DeviceError, OutOfMemory
 from trtfuse.gpu.words import Share, Words, out_of_memory
 
 
@@ -29,11 +30,20 @@ def test_the_warning_of_a_foreign_gpu_is_remembered_until_the_next_engine() -> N
     [
         ("cuMemAlloc failed: out of memory", True),
         ("Error Code 2: OutOfMemory (no further information)", True),
+        ("cudaGraphLaunch: cudaErrorMemoryAllocation (2).", True),
         ("the engine plan file is not compatible", False),
     ],
 )
 def test_want_of_memory_is_told_from_other_errors(text: str, expected: bool) -> None:
     assert out_of_memory(text) is expected
+
+
+def test_a_failed_call_tells_what_was_heard_once() -> None:
+    words = Words()
+    words.hear("ERROR", "Error Code 2: OutOfMemory")
+    first, second = words.failure("enqueue"), words.failure("enqueue")
+    assert (type(first), str(first)) == (OutOfMemory, "enqueue: Error Code 2: OutOfMemory.")
+    assert (type(second), str(second)) == (DeviceError, "enqueue: TensorRT gave no reason.")
 
 
 def test_a_phase_inside_another_is_a_step_of_it() -> None:

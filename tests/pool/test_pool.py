@@ -19,6 +19,7 @@ from trtfuse.core.specs import Arrays
 from trtfuse.pool.pool import Pool, Seat
 from trtfuse.pool.slots import Largest, Ring, created, lay_out
 from trtfuse.testing import (
+    CrampedRunner,
     CrashingRunner,
     FailingRunner,
     FakeRunner,
@@ -199,6 +200,18 @@ def test_an_item_that_raises_is_the_only_failure_and_kills_nobody(ring: Ring) ->
     assert "in launch" in failed.traceback
     assert found == {key: value for key, value in right(8).items() if key != (3, 2)}
     assert pool.records[0].deaths == []
+
+
+def test_a_device_with_too_little_memory_gets_smaller_batches(
+    ring: Ring, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Pool(seats(CrampedRunner(shape=(2,), room=1), 1), ring) as pool:
+        assert answers(pool, ring, 8) == right(8)
+    assert pool.records[0].most_items == 1
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        f"worker 0 (cpu:0) ran out of memory: it gets {items} items at most" for items in (2, 1)
+    ]
 
 
 def test_when_every_restart_is_used_up_the_run_ends_with_the_deaths_named(ring: Ring) -> None:

@@ -20,6 +20,7 @@ from trtfuse.pool.state import (
     PoolState,
     Ready,
     Send,
+    Shrink,
     Start,
     Submitted,
     Tick,
@@ -119,6 +120,47 @@ def test_an_error_of_a_batch_splits_it_and_an_error_of_an_item_is_delivered() ->
     ]
 
 
+FULL = Failure(kind="OutOfMemory", message="out of memory")
+
+
+def test_a_worker_that_runs_out_of_memory_gets_half_and_the_others_whole_batches() -> None:
+    state = ready(0, 1)
+    for seq in range(4):
+        state.handle(Submitted(task(seq, count=5)))
+    assert state.handle(Answered(0, task(0, count=5), FULL)) == [
+        Shrink(0, 2),
+        Send(0, task(0, count=2)),
+    ]
+    # What it had been handed before comes back as it is, and costs it nothing more.
+    assert state.handle(Answered(0, task(2, count=5), FULL)) == [Send(0, task(2, count=2))]
+    assert state.handle(Answered(1, task(1, count=5), DONE))[1:] == [
+        Send(1, task(2, count=3, start=2))
+    ]
+    assert list(state.waiting) == [task(0, count=3, start=2)]
+
+
+def test_a_small_batch_is_halved_again_and_an_item_alone_fails() -> None:
+    state = ready(0)
+    state.handle(Submitted(task(0, count=3)))
+    assert state.handle(Answered(0, task(0, count=3), FULL)) == [
+        Shrink(0, 1),
+        *(Send(0, task(0, count=1, start=n)) for n in range(2)),
+    ]
+    failed = Result(task=task(0, count=1), worker=0, outcome=FULL)
+    assert state.handle(Answered(0, task(0, count=1), FULL))[0] == Deliver(failed)
+
+
+def test_a_worker_that_is_started_again_keeps_its_limit() -> None:
+    state = ready(0)
+    state.handle(Submitted(task(0)))
+    state.handle(Answered(0, task(0), FULL))
+    state.handle(Died(0, "gone"))
+    assert state.handle(Ready(0, 1)) == [
+        Send(0, task(0, count=2, attempt=1)),
+        Send(0, task(0, count=2, start=2)),
+    ]
+
+
 def test_without_restarts_the_others_carry_on() -> None:
     state = ready(0, 1, restarts=0)
     for seq in range(4):
@@ -204,6 +246,7 @@ class History:
         )
         self.now = 0.0
         self.doomed: set[int] = set()
+        self.most = dict.fromkeys(range(workers), 4)
         self.to_submit = [task(seq, count=self.dice.randint(1, 4)) for seq in range(12)]
         self.starting = set(range(workers))
         self.flying: dict[int, list[Task]] = {}
@@ -221,6 +264,7 @@ class History:
         busy = [worker for worker, tasks in self.flying.items() if tasks]
         choices = ["submit"] * bool(self.to_submit) + ["ready"] * bool(self.starting)
         choices += ["answer"] * (3 * bool(busy)) + ["fail"] * bool(busy) + ["die"] * bool(busy)
+        choices += ["full"] * bool(busy)
         choices += ["tick"] * bool(busy) + ["end"] * bool(self.doomed)
         self.now += self.dice.choice([0.0, 0.1, 2.0])
         match self.dice.choice(choices):
@@ -239,7 +283,8 @@ class History:
                 self.die(self.dice.choice(sorted(self.flying)))
             case kind:
                 worker = self.dice.choice(busy)
-                outcome = DONE if kind == "answer" else Failure(kind="E", message="")
+                outcomes: dict[str, Timing | Failure] = {"answer": DONE, "full": FULL}
+                outcome = outcomes.get(kind, Failure(kind="E", message=""))
                 self.do(Answered(worker, self.flying[worker].pop(0), outcome))
 
     def die(self, worker: int) -> None:
@@ -255,8 +300,12 @@ class History:
                     self.doomed.add(worker)
                 case Start(worker):
                     self.starting.add(worker)
+                case Shrink(worker, items):
+                    assert items < self.most[worker]
+                    self.most[worker] = items
                 case Send(worker, sent):
                     assert worker not in self.doomed
+                    assert 0 < sent.count <= self.most[worker]
                     self.flying[worker].append(sent)
                 case Deliver(result):
                     t = result.task

@@ -87,6 +87,14 @@ def show_report(report: RunReport) -> None:
             str(len(device.deaths)),
         )
     console.print(table)
+    for device in report.devices:
+        if device.most_items is not None:
+            line = (
+                f"{device.device} ran out of memory, and had batches of at most "
+                f"{device.most_items} since. A smaller --batch, or fewer --lanes or --instances, "
+                f"leave it room."
+            )
+            console.print(line, markup=False, highlight=False)
     for note in report.notes:
         console.print(note, markup=False, highlight=False)
     for failure in report.failures[:10]:

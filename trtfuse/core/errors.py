@@ -14,6 +14,7 @@
     │   │   └── GateFailed                 the numbers that missed their limits
     │   └── CalibrationError               inputs or ranges that INT8 may not rest on
     ├── DeviceError (RuntimeError)         the call, the device, the status; exit 4
+    │   ├── OutOfMemory                    the device had no room; with less it may go on
     │   └── DeviceLost                     nothing runs on it any more in this process
     └── PoolError (RuntimeError)           exit 4
         ├── StartFailed                    worker, device, the child's traceback
@@ -102,6 +103,10 @@ class DeviceError(TrtfuseError, RuntimeError):
     """A device call failed: the call, the device and the status by name."""
 
     exit_code = 4
+
+
+class OutOfMemory(DeviceError):
+    """The device's memory did not do for this; a smaller batch may fit."""
 
 
 class DeviceLost(DeviceError):

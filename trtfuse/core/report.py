@@ -30,6 +30,8 @@ class WorkerRecord:
     deaths: list[str] = field(default_factory=list)
     peak_bytes: int = 0
     """Largest resident memory of its process; known once the pool has closed."""
+    most_items: int | None = None
+    """Of a batch, since its device ran out of memory; None: it never did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ class DeviceReport:
     peak_memory_bytes: int
     """Largest resident host memory of the worker's process."""
     deaths: tuple[str, ...]
+    most_items: int | None = None
+    """Of a batch, since its device ran out of memory; None: it never did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,7 @@ def device_report(record: WorkerRecord, *, seconds: float) -> DeviceReport:
         median_batch_ms=round(median(record.compute_ns) / 1e6, 3) if record.compute_ns else 0.0,
         peak_memory_bytes=record.peak_bytes,
         deaths=tuple(record.deaths),
+        most_items=record.most_items,
     )
 
 

@@ -19,9 +19,10 @@ import numpy as np
 import pycuda.driver as pycuda
 from polygraphy import cuda as polygraphy_cuda
 
-from trtfuse.core.errors import DeviceError, DeviceLost
+from trtfuse.core.errors import DeviceError, DeviceLost, OutOfMemory
 from trtfuse.core.specs import Array
 from trtfuse.gpu import driver
+from trtfuse.gpu.words import out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +57,18 @@ def context() -> Iterator[None]:
 def translating(what: str) -> Iterator[None]:
     """Turn an error of CUDA inside the block into DeviceError, with the call and its status.
 
-    DeviceLost, if nothing else will run in this process.
+    OutOfMemory, if that is what it says; DeviceLost, if nothing else will run in this process.
     """
     try:
         yield
     except pycuda.Error as error:
-        kind = DeviceLost if _is_lost() else DeviceError
-        raise kind(f"{what}: {error}.") from error
+        raise _error(f"{what}: {error}.") from error
+
+
+def _error(text: str) -> DeviceError:
+    if _is_lost():
+        return DeviceLost(text)
+    return OutOfMemory(text) if out_of_memory(text) else DeviceError(text)
 
 
 def _is_lost() -> bool:
@@ -246,8 +252,7 @@ def capture(stream: Stream, work: Callable[[], bool]) -> Graph | None:
 def _check(call: str, *args: Any) -> None:
     status = getattr(_runtime(), call)(*args)
     if status:
-        kind = DeviceLost if _is_lost() else DeviceError
-        raise kind(f"{call}: {_name(status)}.")
+        raise _error(f"{call}: {_name(status)}.")
 
 
 def _name(status: int) -> str:

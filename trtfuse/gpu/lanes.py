@@ -21,6 +21,7 @@ from trtfuse.core.flow import Claim, Pending, Timing
 from trtfuse.core.inputs import check
 from trtfuse.core.specs import Array, Arrays, EngineManifest, TensorSpec
 from trtfuse.gpu import cuda
+from trtfuse.gpu.words import Words
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -38,12 +39,19 @@ class Lane:
     """
 
     def __init__(
-        self, context: Any, manifest: EngineManifest, ring: cuda.Pinned, *, cuda_graph: bool
+        self,
+        context: Any,
+        manifest: EngineManifest,
+        ring: cuda.Pinned,
+        words: Words,
+        *,
+        cuda_graph: bool,
     ) -> None:
         self._stack = ExitStack()
         self._context = context
         self._manifest = manifest
         self._ring = ring
+        self._words = words
         self._cuda_graph = cuda_graph
         self._stream = cuda.Stream()
         self._begun, self._copied_in, self._computed, self._done = (cuda.Event() for _ in range(4))
@@ -198,7 +206,7 @@ class Lane:
         if self._graph is not None:
             self._graph.launch(self._stream)
         elif not self._execute():
-            raise DeviceError("TensorRT could not start the batch.")
+            raise self._words.failure("TensorRT could not start the batch")
         self._runs += 1
 
     def _execute(self) -> bool:
@@ -236,8 +244,8 @@ class GpuRunner:
     def launch(self, inputs: Arrays, claim: Claim) -> Pending:
         """Start one batch on a free lane.
 
-        Raises ShapeMismatch as the protocol says; DeviceError with the call and its status;
-        DeviceLost where the process has to end.
+        Raises ShapeMismatch as the protocol says; DeviceError with the call and its status,
+        OutOfMemory among them; DeviceLost where the process has to end.
         """
         check(inputs, self._manifest)
         if not self._free:
@@ -272,7 +280,7 @@ class Batch:
     _what: str
 
     def result(self) -> Timing:
-        """Wait for it. Raises DeviceError, DeviceLost."""
+        """Wait for it. Raises DeviceError, OutOfMemory, DeviceLost."""
         try:
             with cuda.translating(self._what):
                 return self._lane.finish()

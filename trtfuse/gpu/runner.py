@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtfuse.core.errors import DeviceError, EngineMismatch, UsageError
+from trtfuse.core.errors import EngineMismatch, OutOfMemory, UsageError
 from trtfuse.core.extras import require
 from trtfuse.core.specs import Array, EngineManifest, TrtSettings
 from trtfuse.core.units import mib
 from trtfuse.gpu import driver
 from trtfuse.gpu.tensorrt import Door, door
-from trtfuse.gpu.words import out_of_memory
 
 if TYPE_CHECKING:
     from trtfuse.gpu.cuda import Pinned
@@ -41,8 +40,9 @@ class OpenTrt:
     def __call__(self, device: str, ring: Array) -> Iterator[GpuRunner]:
         """Take the GPU for this process, load the engine, run every lane twice.
 
-        Raises DeviceError where there is no such GPU or too little memory on it, EngineMismatch
-        where TensorRT refuses the plan or the plan is not what the manifest says.
+        Raises DeviceError where there is no such GPU, OutOfMemory where there is too little memory
+        on it, EngineMismatch where TensorRT refuses the plan or the plan is not what the manifest
+        says.
         """
         driver.claim(device)
         require("pycuda", extra="gpu", purpose="running engines")
@@ -66,22 +66,31 @@ class OpenTrt:
         from trtfuse.gpu.lanes import GpuRunner
 
         with ExitStack() as stack:
-            engine = self._load(trt)
+            try:
+                engine = self._load(trt)
+            except OutOfMemory as error:
+                raise OutOfMemory(
+                    f"{what}: {self._too_large(cuda.free_bytes())} ({error})"
+                ) from error
             free, activation = cuda.free_bytes(), trt.activation_bytes(engine)
             if self.lanes * activation > free:
-                raise DeviceError(f"{what}: {shortage(self.lanes, activation, free)}")
+                raise OutOfMemory(f"{what}: {shortage(self.lanes, activation, free)}")
             try:
                 with cuda.translating(what):
                     lanes = self._lanes(trt, engine, pinned, stack)
-            except DeviceError as error:
-                if not out_of_memory(str(error)):
-                    raise
+            except OutOfMemory as error:
                 short = shortage(self.lanes, activation, free)
-                raise DeviceError(f"{what}: {short} ({error})") from error
+                raise OutOfMemory(f"{what}: {short} ({error})") from error
             lane_bytes = activation + lanes[0].buffer_bytes
             runner = GpuRunner(self.manifest, lanes, what, lane_bytes)
             stack.callback(runner.forget)
             yield runner
+
+    def _too_large(self, free_bytes: int) -> str:
+        return (
+            f"the engine itself needs about {mib(self.engine.stat().st_size)}; {mib(free_bytes)} "
+            f"are free. Use fewer --instances, or --gpus with more room."
+        )
 
     def _load(self, trt: Door) -> Any:
         settings = self.manifest.request.settings or TrtSettings()
@@ -109,7 +118,7 @@ class OpenTrt:
         stack.enter_context(trt.owning(contexts[0]))
         lanes = []
         for context in contexts:
-            lane = Lane(context, self.manifest, pinned, cuda_graph=self.cuda_graph)
+            lane = Lane(context, self.manifest, pinned, trt.words, cuda_graph=self.cuda_graph)
             stack.callback(lane.close)
             lane.open()
             lanes.append(lane)

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trtfuse.core.errors import DeviceError, EngineMismatch
+from trtfuse.core.errors import DeviceError, EngineMismatch, OutOfMemory
 from trtfuse.core.extras import require
 from trtfuse.core.specs import Precision
 from trtfuse.gpu.words import Words, out_of_memory
@@ -82,7 +82,7 @@ class Door:
         """The engine of a plan. The caller has checked where the plan comes from: it is code.
 
         Raises EngineMismatch where TensorRT refuses it, or warns that it is of another model of GPU
-        and it was not built to run `anywhere`; DeviceError where the device's memory does not do.
+        and it was not built to run `anywhere`; OutOfMemory where the device's memory does not do.
         """
         self.words.clear()
         runtime = self.trt.Runtime(self.logger)
@@ -90,18 +90,18 @@ class Door:
         runtime.engine_host_code_allowed = False
         engine = runtime.deserialize_cuda_engine(plan.read_bytes())
         if engine is None:
-            kind = DeviceError if out_of_memory(self.words.errors) else EngineMismatch
+            kind = OutOfMemory if out_of_memory(self.words.errors) else EngineMismatch
             raise kind(f"{plan}: TensorRT {self.version} does not load it: {self.words.errors}.")
         if self.words.foreign and not anywhere:
             raise EngineMismatch(f"{plan}: is of another GPU: {self.words.foreign}")
         return engine
 
     def context(self, engine: Any) -> Any:
-        """Another execution context of `engine`. Raises DeviceError, mostly for want of memory."""
+        """Another execution context of `engine`. Raises DeviceError, mostly OutOfMemory."""
         self.words.clear()
         context = engine.create_execution_context()
         if context is None:
-            raise DeviceError(f"TensorRT makes no execution context: {self.words.errors}.")
+            raise self.words.failure("TensorRT makes no execution context")
         return context
 
     @contextmanager

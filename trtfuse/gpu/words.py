@@ -6,6 +6,8 @@ import logging
 import re
 from collections import deque
 
+from trtfuse.core.errors import DeviceError, OutOfMemory
+
 log = logging.getLogger(__name__)
 
 # What TensorRT says in a warning when a plan of another GPU of the same compute capability is
@@ -33,6 +35,12 @@ class Words:
         """Forget."""
         self._errors.clear()
         self._foreign = ""
+
+    def failure(self, what: str) -> DeviceError:
+        """The error of a call that has failed, with the reason that was heard; it is forgotten."""
+        text = f"{what}: {self.errors}."
+        self.clear()
+        return OutOfMemory(text) if out_of_memory(text) else DeviceError(text)
 
     @property
     def errors(self) -> str:
@@ -78,4 +86,4 @@ class Share:
 
 def out_of_memory(text: str) -> bool:
     """Whether TensorRT or CUDA speaks of too little memory on the device."""
-    return re.search(r"out ?of ?memory", text, re.IGNORECASE) is not None
+    return re.search(r"out ?of ?memory|MemoryAllocation", text, re.IGNORECASE) is not None

@@ -224,6 +224,10 @@ class Pool:
                 case state.Kill(worker):
                     self._hung.add(worker)
                     self._children[worker].process.kill()
+                case state.Shrink(worker, items):
+                    self.records[worker].most_items = items
+                    name = self._children[worker].name
+                    log.warning("%s ran out of memory: it gets %d items at most", name, items)
                 case state.Send(worker, task):
                     self._send(worker, task)
                 case state.Deliver(result):

@@ -6,6 +6,9 @@ blamed, the others merely go back. A task blamed `DEATHS` times is split into si
 single item blamed `DEATHS` times more is answered as a failure: so one bad item costs itself and
 four workers, and never its neighbours. An error (not a death) splits at once.
 
+A worker whose device runs out of memory gets batches of at most half the size from then on: what it
+is handed is cut to that, and the rest waits for whoever is free.
+
 A worker that has tasks and answers none of them for `limit_s` hangs: it is to be killed, and the
 rest is its death's. Time comes in with the events; where nobody says it, it stands still.
 """
@@ -17,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from trtfuse.core.errors import OutOfMemory
 from trtfuse.core.flow import Failure, Result, Task, Timing
 
 # Two: once may be chance (the kernel's out-of-memory killer, an operator), twice is a pattern.
@@ -86,6 +90,14 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class Shrink:
+    """This worker's device ran out of memory: it is handed at most `items` at a time now."""
+
+    worker: int
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
 class Deliver:
     """Give this result to whoever waits for it."""
 
@@ -93,7 +105,7 @@ class Deliver:
 
 
 Event = Submitted | Ready | Answered | Died | Tick
-Action = Start | Send | Kill | Deliver
+Action = Start | Send | Kill | Shrink | Deliver
 
 
 @dataclass
@@ -127,6 +139,8 @@ class PoolState:
     limit_s: float = inf
     waiting: deque[Task] = field(default_factory=deque)
     flying: dict[int, Flight] = field(default_factory=dict)
+    most: dict[int, int] = field(default_factory=dict)
+    """Items that a worker is handed at a time; those that never ran out of memory are not in it."""
 
     @property
     def deadline(self) -> float:
@@ -157,7 +171,12 @@ class PoolState:
         return actions
 
     def _settle(self, worker: int, task: Task, outcome: Timing | Failure) -> Iterator[Action]:
-        if isinstance(outcome, Failure) and task.count > 1:
+        if isinstance(outcome, Failure) and outcome.kind == OutOfMemory.__name__ and task.count > 1:
+            if (half := task.count // 2) < self.most.get(worker, task.count):
+                self.most[worker] = half
+                yield Shrink(worker, half)
+            self.waiting.appendleft(task)
+        elif isinstance(outcome, Failure) and task.count > 1:
             self.waiting.extendleft(reversed(_singles(task)))
         else:
             yield Deliver(Result(task=task, worker=worker, outcome=outcome))
@@ -194,12 +213,21 @@ class PoolState:
             while self.waiting:
                 yield _give_up(self.waiting.popleft(), NOBODY, lost)
         while self.waiting and (worker := self._freest()) is not None:
-            task = self.waiting.popleft()
+            task = self._next(self.most.get(worker))
             flight = self.flying[worker]
             if not flight.tasks:
                 flight.since = now
             flight.tasks.append(task)
             yield Send(worker, task)
+
+    def _next(self, most: int | None) -> Task:
+        """The first task that waits, or so many items of it; the rest waits on."""
+        task = self.waiting.popleft()
+        if most is None or task.count <= most:
+            return task
+        rest = replace(task, start=task.start + most, count=task.count - most)
+        self.waiting.appendleft(rest)
+        return replace(task, count=most)
 
     def _freest(self) -> int | None:
         """The worker with the most credit, the lowest number among equals; None if none has any.
