@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import functools
 import json
 import time
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from typing import Any
 
 import gpu_engines as engines
 import numpy as np
-from gpu_calibrator_trt import implicit
+from gpu_calibrator_trt import TIMINGS, implicit
 from gpu_engines import DEVICE, NETS
 
 from trtfuse.bench.report import conditions, spread, write_result
@@ -125,7 +126,8 @@ def paired(work: Path, plan: Path) -> dict[str, Any]:
     request = about(work, "pairs").request
     path = work / "pairs.onnx"
     model.save(written.model, path)
-    run_in_child(builder.build, path, request, plan, DEVICE, name="pairs", timeout_s=BUILD_S)
+    build = functools.partial(builder.build, timings=work / TIMINGS)
+    run_in_child(build, path, request, plan, DEVICE, name="pairs", timeout_s=BUILD_S)
     return {
         "cache_header": given.header,
         "cache_tensors": len(given.amax),

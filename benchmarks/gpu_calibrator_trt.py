@@ -10,8 +10,12 @@ from typing import Any
 from gpu_engines import DEVICE
 
 from trtfuse.core.specs import Array, EngineManifest, Precision
-from trtfuse.gpu import driver
+from trtfuse.gpu import builder, driver
 from trtfuse.gpu.tensorrt import Door, door
+
+# Of all the engines' builds, beside the plans: what one timed, the next need not, and all choose
+# among kernels by the same times.
+TIMINGS = "timings"
 
 
 def implicit(
@@ -22,13 +26,14 @@ def implicit(
     It calibrates on `feed`, batches of (n, 3, 224, 224), or hands on the cache `given`; what
     TensorRT found goes to `kept`. What it asked for and said is returned.
     """
-    driver.claim(DEVICE)
+    gpu = driver.claim(DEVICE)
     trt, heard = door("tensorrt"), Heard()
+    timings = plan.parent / TIMINGS / builder.timing_file(trt.version, gpu)
     from trtfuse.gpu import cuda
 
     with cuda.context():
         # A frame of its own: what it holds is gone before the context is.
-        hand = _built(trt, manifest, plan, (feed, given, kept))
+        hand = _built(trt, manifest, plan, timings, (feed, given, kept))
     return {**hand, "missing_scales": heard.missing, "said": heard.lines[:12]}
 
 
@@ -52,7 +57,11 @@ class Heard(logging.Handler):
 
 
 def _built(
-    trt: Door, manifest: EngineManifest, plan: Path, data: tuple[Array, Path | None, Path | None]
+    trt: Door,
+    manifest: EngineManifest,
+    plan: Path,
+    timings: Path,
+    data: tuple[Array, Path | None, Path | None],
 ) -> dict[str, Any]:
     from trtfuse.gpu.network import Network
 
@@ -72,8 +81,9 @@ def _built(
     settings = manifest.request.settings
     assert settings is not None
     network = Calibrated(trt, manifest.source)
+    profile = manifest.request.profile
     try:
-        plan.write_bytes(network.build(manifest.request.profile, Precision.INT8, settings))
+        plan.write_bytes(network.build(profile, Precision.INT8, settings, timings=timings))
     finally:
         hand.close()
     return {"batches_asked_for": hand.asked, "cache_asked_for": hand.read}
