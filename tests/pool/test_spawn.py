@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 import psutil
 import pytest
 
-from trtfuse.core.errors import BuildFailed, ChildDied
+from trtfuse.core.errors import BuildFailed, ChildDied, UsageError
 from trtfuse.pool import spawn
 
 
@@ -115,3 +117,37 @@ def test_an_interrupt_of_the_group_leaves_children_alone() -> None:
         assert child.process.is_alive()
     finally:
         child.end(grace_s=0)
+
+
+@contextmanager
+def counting(start: int) -> Iterator[Callable[[int], int]]:
+    total = start
+
+    def add(n: int) -> int:
+        nonlocal total
+        if n < 0:
+            os._exit(3)
+        if n == 0:
+            raise UsageError("needs more than 0")
+        total += n
+        return total
+
+    yield add
+
+
+def test_a_function_that_stays_keeps_what_it_holds_between_calls() -> None:
+    with spawn.staying(counting, 10, name="counter") as add:
+        assert (add(1), add(2)) == (11, 13)
+
+
+def test_a_function_that_stays_raises_its_errors_here_and_says_how_it_ended() -> None:
+    with (
+        pytest.raises(UsageError, match="more than 0"),
+        spawn.staying(counting, 0, name="counter") as add,
+    ):
+        add(0)
+    with (
+        pytest.raises(ChildDied, match="counter exited with code 3"),
+        spawn.staying(counting, 0, name="counter") as add,
+    ):
+        add(-1)

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from trtfuse.bench.machine import cpu_name, governor
 from trtfuse.core.files import replacing
 
 _PACKAGES = ("trtfuse", "numpy", "onnx", "onnxruntime", "tensorrt", "torch")
@@ -36,7 +37,8 @@ def conditions(**more: Any) -> dict[str, Any]:
     """Host, versions and date; `more` is what the benchmark adds (batch, shapes, repeats, …)."""
     return {
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
+        "governor": governor(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},
@@ -58,9 +60,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _cpu_name() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from trtfuse import __version__
+from trtfuse.cli.bench import ModelFirst, bench, compare
 from trtfuse.cli.build import build
 from trtfuse.cli.export import export
 from trtfuse.cli.infer import infer
@@ -38,21 +39,23 @@ class Terminated(BaseException):
     """SIGTERM, as an exception: leaves through the same doors as Ctrl-C."""
 
 
-def guarded(command: Callable[..., Any]) -> Callable[..., None]:
+def guarded(command: Callable[..., Any], name: str | None = None) -> Callable[..., None]:
     """`command`, whose errors become one message and an exit code, and whose int is its exit code.
 
-    Errors that are not ours keep their traceback: they are faults of trtfuse.
+    `name` is what it is called after "trtfuse"; None: as the function. Errors that are not ours
+    keep their traceback: they are faults of trtfuse.
     """
+    called = f"trtfuse {name or command.__name__}"
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         try:
             code = command(*args, **kwargs)
         except TrtfuseError as error:
-            sys.stderr.write(f"trtfuse {command.__name__}: {error}\n")
+            sys.stderr.write(f"{called}: {error}\n")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            sys.stderr.write(f"trtfuse {command.__name__}: interrupted\n")
+            sys.stderr.write(f"{called}: interrupted\n")
             raise typer.Exit(130) from None
         except Terminated:
             raise typer.Exit(143) from None
@@ -63,6 +66,16 @@ def guarded(command: Callable[..., Any]) -> Callable[..., None]:
 
 for _command in (export, build, infer, inspect, verify):
     app.command(epilog=EXIT_CODES)(guarded(_command))
+
+_bench = typer.Typer(
+    cls=ModelFirst,
+    help="Measure a model's engines, or hold two results against each other.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+)
+_bench.command("run", epilog=EXIT_CODES)(guarded(bench))
+_bench.command("compare", epilog=EXIT_CODES)(guarded(compare, "bench compare"))
+app.add_typer(_bench, name="bench")
 
 
 def _show_version(wanted: bool) -> None:

@@ -266,6 +266,59 @@ class InferOptions:
             raise UsageError("--restarts and --memory need values that are not negative.")
 
 
+Against = Literal["naive", "ort", "pytorch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """`trtfuse bench`."""
+
+    model: str
+    """An .onnx file, whose engines are built where they are not there, or a model's name under
+    `engines`."""
+    engines: Path = Path("engines")
+    devices: str | None = None
+    """As `--devices` says it."""
+    gpus: str | None = None
+    """As `--gpus` says it."""
+    precision: Precision | None = None
+    """Of the engines; None: FP32 for an .onnx file, whatever there is for a name."""
+    workers: int | None = None
+    """Workers per device in the pool; None: one."""
+    lanes: int | None = None
+    """Batches in flight inside a worker on a GPU; None: two."""
+    cuda_graph: bool = True
+    batches: tuple[int, ...] = (1, 8, 32)
+    """Items of one batch, one size after the other."""
+    against: tuple[Against, ...] = ()
+    """What else is measured. naive: the runner called batch after batch from one thread; ort: a
+    plain loop over ONNX Runtime; pytorch: the module in eager mode."""
+    module: str | None = None
+    """For pytorch: "package.module:factory", the one that was exported."""
+    repeats: int = 7
+    seconds: float = 0.5
+    """Of one repeat of one path at one batch size, at least."""
+
+    def __post_init__(self) -> None:
+        _check_choice(self.devices, self.gpus)
+        if not self.batches or min(self.batches) < 1:
+            raise UsageError(f"--batch {self.batches}: needs sizes above 0, as 1,8,32.")
+        if len(set(self.batches)) < len(self.batches):
+            raise UsageError(f"--batch {self.batches}: names a size twice.")
+        if unknown := [one for one in self.against if one not in get_args(Against)]:
+            raise UnknownName.among("--against", unknown[0], get_args(Against))
+        if ("pytorch" in self.against) is not (self.module is not None):
+            raise UsageError(
+                "--against pytorch and --module package.module:factory belong together: the "
+                "module is measured that the graph was exported from."
+            )
+        if self.repeats < 3 or self.seconds <= 0:
+            raise UsageError(
+                f"--repeats {self.repeats}, --seconds {self.seconds:g}: need 3 or more, and more "
+                "than 0. A spread of fewer says nothing."
+            )
+
+
 def _check_choice(devices: str | None, gpus: str | None) -> None:
     if devices is not None and gpus is not None:
         raise UsageError(f"--gpus {gpus} and --devices {devices}: both choose. Leave one out.")

@@ -114,7 +114,7 @@ def listing(gpus: Sequence[DeviceSpec]) -> str:
 
 def free_bytes(gpu: DeviceSpec) -> int:
     """Memory of the GPU that no process holds now. Raises DeviceError."""
-    with _nvml() as nvml:
+    with started_nvml() as nvml:
         return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)).free)
 
 
@@ -144,7 +144,7 @@ def _refuse_unequal(gpus: Sequence[DeviceSpec], mask: str) -> None:
 
 def _everything() -> tuple[DeviceSpec, ...]:
     """Every GPU, in PCI order. Raises DeviceError where NVML cannot tell."""
-    with _nvml() as nvml:
+    with started_nvml() as nvml:
         driver = nvml.nvmlSystemGetDriverVersion().partition(".")[0]
         handles = [pair for i in range(nvml.nvmlDeviceGetCount()) for pair in _parts(nvml, i)]
         return tuple(_spec(nvml, number, pair, driver) for number, pair in enumerate(handles))
@@ -186,7 +186,7 @@ def _in_mig_mode(nvml: Any, gpu: Any) -> bool:
 
 
 @contextmanager
-def _nvml() -> Iterator[Any]:
+def started_nvml() -> Iterator[Any]:
     """NVML, started. Its errors, and its absence, become DeviceError."""
     try:
         import pynvml

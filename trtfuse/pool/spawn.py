@@ -16,7 +16,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -166,6 +166,59 @@ def run_in_child(
         child.end(grace_s=grace_s)
     value: T = _value(child, answer)
     return value
+
+
+@contextmanager
+def staying(
+    opens: Callable[..., AbstractContextManager[Callable[[Any], T]]], *args: Any, name: str
+) -> Iterator[Callable[[Any], T]]:
+    """The function that `opens(*args)` gives, open in a child as long as the block lasts.
+
+    What is yielded sends its argument there and waits for the value. Picklable and raising as
+    `run_in_child`; after an error the child is gone.
+    """
+    child = start(_stay, opens, args, name=name)
+    grace_s = 0.0
+
+    def ask(question: Any) -> T:
+        # Gone already: its end of file says why.
+        with suppress(OSError):
+            child.pipe.send(question)
+        value: T = _value(child, _answer(child, None))
+        return value
+
+    try:
+        _value(child, _answer(child, None))
+        yield ask
+        grace_s = _LEAVE_S
+    finally:
+        child.end(grace_s=grace_s)
+
+
+def _stay(
+    pipe: Connection,
+    opens: Callable[..., AbstractContextManager[Callable[[Any], object]]],
+    args: tuple[Any, ...],
+) -> None:
+    try:
+        with opens(*args) as function:
+            pipe.send(Returned(None))
+            while (question := _received(pipe)) is not _END:
+                pipe.send(Returned(function(question)))
+    except TrtfuseError as error:
+        pipe.send(Returned(error))
+    except Exception as error:  # noqa: BLE001 - the child's border: it crosses as data
+        pipe.send(Returned(failure(error)))
+
+
+_END = object()
+
+
+def _received(pipe: Connection) -> object:
+    try:
+        return pipe.recv()
+    except (EOFError, ConnectionResetError):
+        return _END
 
 
 @dataclass(frozen=True, slots=True)
