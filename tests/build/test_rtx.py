@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +73,26 @@ def test_how_far_the_builder_is_is_told(tmp_path: Path) -> None:
     percents = [done for _, done, total in heard if total == 100]
     assert percents
     assert percents == sorted(set(percents))
+
+
+def test_ctrl_c_ends_the_builder_and_leaves_nothing(tmp_path: Path) -> None:
+    model, engines = graphs.line(tmp_path / "line.onnx"), tmp_path / "engines"
+    words = [sys.executable, "-m", "trtfuse", "build", model, "--runtime", "rtx"]
+    with subprocess.Popen(
+        [*map(str, words), "--engines", str(engines)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as command:
+        assert command.stderr
+        first = command.stderr.readline()
+        assert first == "line.onnx: building for RTX (fp32)\n"
+        os.killpg(command.pid, signal.SIGINT)
+        last = command.stderr.read()  # to its end: when the last of its processes is gone
+        assert command.wait() == 130
+    assert last == "trtfuse build: interrupted\n"
+    assert [path.name for path in (engines / "line").iterdir()] == [".lock"]
 
 
 def test_nothing_can_be_the_best_of_what_cannot_be_timed(tmp_path: Path) -> None:

@@ -120,6 +120,51 @@ def test_as_many_instances_as_fit_beside_the_reserve(free: int, one: int, expect
     assert instances(free, one) == expected
 
 
+FOUND = Scan(gpus=EQUAL[:2])
+NONE = Scan(gpus=(), reason="NVML: Driver Not Loaded")
+MASKED = replace(FOUND, mask="3,1")
+
+
+@pytest.mark.parametrize(
+    ("found", "tensorrt", "used", "said"),
+    [
+        (MASKED, "10.9", True, "DEVICES=3,1: cuda:0 is GPU-aaaa1, cuda:1 is GPU-aaaa2"),
+        (FOUND, "10.9", True, ""),
+        (MASKED, "10.9", False, ""),  # it was the user's choice, or there is no engine
+        (NONE, "10.9", False, "10.9 is installed, and no GPU can be used: NVML: Driver Not"),
+        (FOUND, None, False, "2 x NVIDIA L4 take no part: TensorRT is not installed."),
+        (NONE, None, False, ""),
+    ],
+)
+def test_what_is_odd_about_gpus_is_said_and_nothing_else(
+    found: Scan, tensorrt: str | None, used: bool, said: str
+) -> None:
+    text = devices.remark(found, tensorrt=tensorrt, used=used)
+    assert said in text
+    assert bool(text) is bool(said)
+
+
+@pytest.mark.parametrize(
+    ("mode", "pids", "said"),
+    [
+        (0, [7], ""),
+        (3, [], ""),
+        (3, [7, 9], "is busy: its compute mode lets one process in, and that is 7, 9"),
+        (2, [], "its compute mode is prohibited"),
+    ],
+)
+def test_a_gpu_that_lets_nobody_in_says_who_is_in(mode: int, pids: list[int], said: str) -> None:
+    assert devices.refusal(mode, pids)[: len(said)] == said
+    assert bool(devices.refusal(mode, pids)) is bool(said)
+
+
+def test_the_modes_are_nvmls() -> None:
+    pynvml = pytest.importorskip("pynvml")
+    assert devices.refusal(pynvml.NVML_COMPUTEMODE_PROHIBITED, [])
+    assert devices.refusal(pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, [1])
+    assert not devices.refusal(pynvml.NVML_COMPUTEMODE_DEFAULT, [1])
+
+
 def test_a_listing_says_what_tells_gpus_apart() -> None:
     text = devices.listing([replace(EQUAL[2], index=0)])
     assert text == "There is:\n  cuda:0  NVIDIA L4, 22528 MiB, sm89 22GiB driver550, GPU-bbbb"

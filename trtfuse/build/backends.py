@@ -127,6 +127,14 @@ def gpus(text: str) -> tuple[Target, ...]:
     return tuple(target("tensorrt", device) for device in choose(text, scan()))
 
 
+def remarks_on_gpus(*, used: bool) -> tuple[str, ...]:
+    """How GPUs are numbered where they are `used`, or why they are not, if there is more to it."""
+    from trtfuse.gpu.devices import remark, scan
+
+    said = remark(scan(), tensorrt=_tensorrt(), used=used)
+    return (said,) if said else ()
+
+
 def to_build(options: BuildOptions) -> tuple[Target, ...]:
     """What `trtfuse build` builds for. Raises as `gpus` and `parse_devices`."""
     if options.runtime == "rtx":

@@ -59,6 +59,10 @@ def build(options: BuildOptions, progress: Progress, steps: Steps = lambda *_: N
     CardError, CalibrationError, BuildFailed; then nothing was published for that device.
     """
     targets = backends.to_build(options)
+    if options.devices is None and options.runtime is None:
+        used = any(target.device.kind == "cuda" for target in targets)
+        for remark in backends.remarks_on_gpus(used=used):
+            progress(remark)
     source = options.model.absolute()
     model = _describe(options, source)
     builds = plan(options, model, targets)

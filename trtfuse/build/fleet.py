@@ -37,7 +37,7 @@ class Fleet:
     """Verified, each once; alike in all that does not depend on a device."""
     places: tuple[Place, ...]
     notes: tuple[str, ...] = ()
-    """GPUs that are there and take no part, and why."""
+    """How GPUs are numbered, and which are there and take no part, and why."""
 
 
 def find(options: InferOptions) -> Fleet:
@@ -47,7 +47,8 @@ def find(options: InferOptions) -> Fleet:
     EngineMismatch where its engine is not, UsageError where engines are not of one kind.
     """
     if options.gpus is not None:
-        return manned(backends.gpus(options.gpus), options)
+        targets = backends.gpus(options.gpus)
+        return manned(targets, options, backends.remarks_on_gpus(used=True))
     if options.devices is not None:
         return _on_cpu(options)
     found, passed_over = _with_engines(backends.of_kind("cuda"), options)
@@ -56,6 +57,7 @@ def find(options: InferOptions) -> Fleet:
         f"To see why: --gpus {target.device.index}"
         for target, _ in passed_over
     )
+    notes += backends.remarks_on_gpus(used=bool(found))
     if found:
         return manned(found, options, notes)
     try:

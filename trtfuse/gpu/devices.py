@@ -7,7 +7,6 @@ instances.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,13 +17,14 @@ from trtfuse.core.errors import DeviceError, UnknownName, UsageError
 from trtfuse.core.specs import DeviceSpec
 from trtfuse.core.units import mib
 
-log = logging.getLogger(__name__)
-
 MASK = "CUDA_VISIBLE_DEVICES"
 _ORDER = "CUDA_DEVICE_ORDER"
 
 # What is kept free on a GPU when instances are counted: other programs, and what CUDA loads late.
 _RESERVE_SHARE, _RESERVE_BYTES = 0.05, 512 << 20
+
+# nvmlComputeMode_t
+_PROHIBITED, _EXCLUSIVE = 2, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,8 @@ class Scan:
 
     gpus: tuple[DeviceSpec, ...]
     reason: str = ""
+    mask: str | None = None
+    """What `CUDA_VISIBLE_DEVICES` said, if it was set."""
 
 
 def scan() -> Scan:
@@ -44,10 +46,8 @@ def scan() -> Scan:
     gpus = visible(found, os.environ)
     if found and not gpus:
         return Scan(gpus=(), reason=f"{MASK}={os.environ[MASK]} hides every GPU")
-    if MASK in os.environ:
-        shown = (f"cuda:{gpu.index} is {gpu.uuid}" for gpu in gpus)
-        log.info("%s=%s: %s", MASK, os.environ[MASK], ", ".join(shown))
-    return Scan(gpus=gpus, reason="" if gpus else "the driver lists no GPU")
+    reason = "" if gpus else "the driver lists no GPU"
+    return Scan(gpus=gpus, reason=reason, mask=os.environ.get(MASK))
 
 
 def visible(gpus: Sequence[DeviceSpec], environment: Mapping[str, str]) -> tuple[DeviceSpec, ...]:
@@ -110,6 +110,48 @@ def listing(gpus: Sequence[DeviceSpec]) -> str:
         for gpu in gpus
     )
     return f"There {'is' if len(gpus) == 1 else 'are'}:{''.join(lines)}"
+
+
+def remark(found: Scan, *, tensorrt: str | None, used: bool) -> str:
+    """What whoever starts work should know of the GPUs: how they are numbered, or why none is used.
+
+    `tensorrt` is the version installed, `used` whether GPUs are. Empty: there is nothing to say.
+    """
+    if used and found.mask is not None:
+        shown = ", ".join(f"cuda:{gpu.index} is {gpu.uuid}" for gpu in found.gpus)
+        return f"{MASK}={found.mask}: {shown}"
+    if not used and tensorrt and not found.gpus:
+        return f"TensorRT {tensorrt} is installed, and no GPU can be used: {found.reason}"
+    if not used and found.gpus and not tensorrt:
+        return (
+            f"{len(found.gpus)} x {found.gpus[0].name} take no part: TensorRT is not installed. "
+            f"Install it with: pip install 'trtfuse[gpu]'"
+        )
+    return ""
+
+
+def require_free(gpu: DeviceSpec) -> None:
+    """Raise DeviceError, with the list of GPUs, where `gpu` lets this process not in."""
+    with started_nvml() as nvml:
+        handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+        try:
+            mode = nvml.nvmlDeviceGetComputeMode(handle)
+            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except nvml.NVMLError_NotSupported:
+            return  # instances of MIG have no mode of their own
+        said = refusal(mode, [process.pid for process in running])
+    if said:
+        raise DeviceError(f"cuda:{gpu.index}: {said}. {listing(scan().gpus)}")
+
+
+def refusal(mode: int, pids: Sequence[int]) -> str:
+    """Why a GPU in this compute mode of NVML, on which `pids` compute, lets nobody in; or ""."""
+    if mode == _PROHIBITED:
+        return "its compute mode is prohibited: nothing may run on it"
+    if mode == _EXCLUSIVE and pids:
+        who = ", ".join(map(str, pids))
+        return f"is busy: its compute mode lets one process in, and that is {who}"
+    return ""
 
 
 def free_bytes(gpu: DeviceSpec) -> int:

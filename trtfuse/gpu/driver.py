@@ -23,10 +23,11 @@ def claim(device: str) -> DeviceSpec:
     """Make `device` ("cuda:0") the one GPU of this process, and start CUDA on it.
 
     Must come before anything that starts CUDA; to CUDA it is device 0 from then on. Raises
-    DeviceError where there is no such GPU, the driver does not start, or it was started before with
-    another GPU in front.
+    DeviceError where there is no such GPU, it lets nobody in, the driver does not start, or it was
+    started before with another GPU in front.
     """
     gpu = devices.named(device)
+    devices.require_free(gpu)
     # The driver reads it once, when it starts; TensorRT, PyCUDA and the CUDA runtime follow it.
     os.environ[devices.MASK] = gpu.uuid
     prove(start(), gpu)
