@@ -69,7 +69,7 @@ def test_anything_else_is_no_size(text: str) -> None:
 def shapes(
     least: str | None, best: str | None, most: str | None
 ) -> tuple[tuple[str, ShapeRange], ...]:
-    return command.parse_shapes(least, best, most, beside=("1:4:8", None))
+    return command.parse_shapes(least, best, most, beside=(None, None))
 
 
 def test_shapes_are_trtexecs_three_or_the_best_for_all() -> None:
@@ -98,7 +98,7 @@ def test_anything_else_is_no_profile(texts: tuple[str | None, ...], said: str) -
         shapes(*texts)
 
 
-@pytest.mark.parametrize("beside", [("1:2:8", None), ("1:4:8", "8x8")])
-def test_shapes_leave_no_room_for_batch_and_size(beside: tuple[str, str | None]) -> None:
+@pytest.mark.parametrize("beside", [("1:2:8", None), (None, "8x8")])
+def test_shapes_leave_no_room_for_batch_and_size(beside: tuple[str | None, str | None]) -> None:
     with pytest.raises(UsageError, match="leave --batch and --size out"):
         command.parse_shapes(None, "x:1x4", None, beside=beside)

@@ -102,8 +102,20 @@ def test_more_than_two_open_sizes_cannot_be_settled() -> None:
 
 
 def test_a_graph_without_a_batch_axis_is_sent_to_export() -> None:
-    with pytest.raises(UsageError, match=r"\[1, 3, 8, 8\].*trtfuse export face.onnx -o"):
-        only(options(), samples.model(1, 3, 8, 8))
+    with pytest.raises(UsageError, match=r"\[n, 3, 8, 8\].*trtfuse export face.onnx -o"):
+        only(options(), samples.model("n", 3, 8, 8))
+
+
+def test_a_batch_that_the_graph_fixes_is_all_of_the_profile() -> None:
+    shape = (5, 3, 8, 8)
+    spec = samples.model(*shape)
+    assert only(options(), spec) == ShapeRange(min=shape, opt=shape, max=shape)
+    assert only(options(batch=(5, 5, 5)), spec).max == shape
+    with pytest.raises(UsageError, match=r"fixes its batch at 5.*export face\.onnx -o"):
+        only(options(batch=(1, 4, 8)), spec)
+    scores = TensorSpec(name="scores", dtype="float32", shape=("n", 6))
+    with pytest.raises(UsageError, match=r"output 'scores' \[n, 6\] needs 5 as its first axis"):
+        only(options(), replace(spec, outputs=(*spec.outputs, scores)))
 
 
 def test_equal_devices_share_one_engine_and_unequal_ones_do_not() -> None:
@@ -206,7 +218,7 @@ def test_stated_shapes_are_the_profile() -> None:
         ((("x", WIDE),), TWO, r"says nothing of input 't' \[batch, length\]"),
         ((("x", WIDE),), FIXED, r"x:\(1, 3, 64, 32\) is not \[batch, 3, 8, 8\]"),
         ((("x", TOKENS),), OPEN, r"x:\(1, 8\) is not \[batch, 3, height, width\]"),
-        ((("x", WIDE),), samples.model(1, 3, "h", "w"), "needs 'batch' as its first axis"),
+        ((("x", WIDE),), samples.model("n", 3, "h", "w"), "needs 'batch' as its first axis"),
         (
             (("x", WIDE), ("t", replace(TOKENS, max=(8, 32)))),
             TWO,
@@ -234,5 +246,5 @@ def test_the_command_of_an_engine_that_batch_and_size_cannot_say_states_shapes(
     words = shlex.split(plan.command(samples.publish(tmp_path, TWO, one).manifest))
     flags = dict(zip(words[3::2], words[4::2], strict=True))
     given = (flags[f"--{name}Shapes"] for name in ("min", "opt", "max"))
-    again = options(shapes=parse_shapes(*given, beside=("1:4:8", None)))
+    again = options(shapes=parse_shapes(*given, beside=(None, None)))
     assert plan.profile(again, TWO) == one.request.profile

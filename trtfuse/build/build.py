@@ -23,6 +23,7 @@ from trtfuse.core.errors import (
     TrtfuseError,
     UsageError,
 )
+from trtfuse.core.inputs import fixed_batch
 from trtfuse.core.options import BuildOptions
 from trtfuse.core.specs import EngineManifest, GateResult, ModelSpec, Precision
 from trtfuse.pool.spawn import Call, Work, side_by_side
@@ -66,6 +67,8 @@ def build(options: BuildOptions, progress: Progress, steps: Steps = lambda *_: N
     source = options.model.absolute()
     model = _describe(options, source)
     builds = plan(options, model, targets)
+    if count := fixed_batch(model.inputs):
+        progress(f"{source.name}: its batch is fixed at {count}; a smaller one is filled up")
     folder = options.engines / source.stem
     with store.building(folder, progress) as scratch:
         recasting = Recasting(options, model, builds[0].request.profile, scratch, progress, steps)

@@ -16,6 +16,7 @@ from trtfuse.build.quality import Limits
 from trtfuse.build.recast import Recast
 from trtfuse.core.errors import BuildFailed, DeviceError, GateFailed
 from trtfuse.core.flow import OpenRunner, Runner
+from trtfuse.core.inputs import filled, fixed_batch
 from trtfuse.core.specs import BATCH, Array, Arrays, EngineManifest, GateResult, Precision
 from trtfuse.graph import check, probe
 
@@ -61,7 +62,9 @@ def pass_gates(
     shapes: tuple[tuple[int, ...], ...] = ()
     with open_runner(device, np.empty(0, np.uint8)) as runner:
         precise = draft.request.precision is Precision.FP32
-        alone, who = (reference, "the graph") if precise else (_running(runner), "the engine")
+        alone, who = _running(runner), "the engine"
+        if precise:
+            alone, who = _in_batches(reference, draft), "the graph"
         for seed, corner in enumerate(corners(draft.request.profile)):
             tensors = [replace(t, shape=(BATCH, *corner[t.name][1:])) for t in draft.inputs]
             count = max(shape[0] for shape in corner.values())
@@ -92,7 +95,8 @@ def unseen(reference: check.Run, draft: EngineManifest) -> Passed:
     tensors = [replace(t, shape=(BATCH, *largest[t.name][1:])) for t in draft.inputs]
     card = draft.card.input if draft.card else None
     item = probe.random_items(tensors, count=1, seed=0, card=card)
-    answer = _answers(reference, item, 1, who=f"{draft.source}: the graph itself")
+    run = _in_batches(reference, draft)
+    answer = _answers(run, item, 1, who=f"{draft.source}: the graph itself")
     count = max(shape[0] for shape in largest.values())
     shapes = tuple((count, *answer[tensor.name].shape[1:]) for tensor in draft.outputs)
     return Passed((), shapes, batch_ms=0.0)
@@ -174,10 +178,18 @@ def refusal(draft: EngineManifest, failed: list[GateResult]) -> str:
         f"\n  {one.name} {one.value:.3g}, limit {one.limit:g} ({one.conditions})" for one in failed
     )
     request = draft.request
+    why = (
+        f"{request.runtime} {request.runtime_version} has changed the graph's meaning on this "
+        f"device. Install another release of it and build again."
+    )
+    if (batch := fixed_batch(draft.inputs)) and batch > 1:
+        why = (
+            f"The graph's batch is fixed at {batch}, and its items may change each other's "
+            f"answers. Export it with a dynamic batch, or with one of 1."
+        )
     return (
         f"{draft.source}: the engine does not answer as the graph does; nothing was published:"
-        f"{lines}\n{request.runtime} {request.runtime_version} has changed the graph's meaning on "
-        f"this device. Install another release of it and build again."
+        f"{lines}\n{why}"
     )
 
 
@@ -187,6 +199,17 @@ def _answers(run: check.Run, items: probe.Items, batch: int, *, who: str) -> Arr
     if seen.faults:
         raise BuildFailed(f"{who}: {'; '.join(seen.faults)}. Nothing was published.")
     return seen.outputs[batch]
+
+
+def _in_batches(run: check.Run, draft: EngineManifest) -> check.Run:
+    """`run` of any number of items, where a fixed batch is filled up with copies."""
+
+    def answer(inputs: Arrays) -> Arrays:
+        count = len(next(iter(inputs.values())))
+        outputs = run(filled(inputs, fixed_batch(draft.inputs)))
+        return {name: array[:count] for name, array in outputs.items()}
+
+    return answer
 
 
 def _running(runner: Runner) -> check.Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from trtfuse.calibrate.recipe import Example, Order
 from trtfuse.core import files
 from trtfuse.core.errors import CardError, ItemError, UsageError
 from trtfuse.core.flow import Codec, Item
+from trtfuse.core.inputs import filled, fixed_batch
 from trtfuse.core.specs import BATCH, Array, Arrays, ModelSpec
 from trtfuse.io.keys import path_of
 from trtfuse.io.opening import open_source
@@ -39,8 +40,21 @@ class Inputs:
 def gather(data: Path | None, model: ModelSpec, profile: Profile, scratch: Path) -> Inputs:
     """The examples of `data`; without it, random ones. Nothing is decoded yet.
 
-    Raises UsageError, CardError where `data` is none of the three kinds or does not fit the model.
+    Each is one item, or as many copies of it as a fixed batch takes. Raises UsageError, CardError
+    where `data` is none of the three kinds or does not fit the model.
     """
+    inputs = _gathered(data, model, profile, scratch)
+    if (batch := fixed_batch(model.inputs)) is None:
+        return inputs
+    whole = (replace(one, load=partial(_whole, one.load, batch)) for one in inputs.examples)
+    return replace(inputs, examples=tuple(whole))
+
+
+def _whole(load: Callable[[], Arrays], batch: int) -> dict[str, Array]:
+    return dict(filled(load(), batch))
+
+
+def _gathered(data: Path | None, model: ModelSpec, profile: Profile, scratch: Path) -> Inputs:
     if data is None:
         return Inputs(_random(model, profile), "listed", real=False)
     name, _, function = str(data).partition(".py:")
@@ -159,12 +173,12 @@ def _require_fits(what: str, feeds: Arrays, model: ModelSpec) -> None:
         tensor = known[name]
         fits = array.ndim == len(tensor.shape) and all(
             isinstance(need, str) or need == got
-            for need, got in zip(tensor.shape, array.shape, strict=True)
+            for need, got in zip(tensor.shape[1:], array.shape[1:], strict=True)
         )
         if not fits or array.dtype != tensor.dtype:
             raise UsageError(
                 f"{what}: input {name!r} is {array.dtype} {list(array.shape)}, "
-                f"needs {tensor.dtype} {list(tensor.shape)}."
+                f"needs {tensor.dtype} {[BATCH, *tensor.shape[1:]]}."
             )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from trtfuse.core.errors import UnknownName, UsageError
+from trtfuse.core.inputs import fixed_batch
 from trtfuse.core.options import BuildOptions
 from trtfuse.core.record import to_json
 from trtfuse.core.specs import (
@@ -27,6 +28,8 @@ from trtfuse.core.specs import (
 Size = tuple[int, int]
 Sizes = tuple[Size, Size, Size]
 Profile = tuple[tuple[str, ShapeRange], ...]
+
+_BATCHES = (1, 4, 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +118,12 @@ def fingerprint(request: BuildRequest) -> str:
 
 def profile(options: BuildOptions, model: ModelSpec) -> Profile:
     """Shape range of every input. Raises UsageError where the options do not settle a size."""
+    _require_batch(options, model)
     if options.shapes:
         return _stated(options, model)
     sizes = _sizes(options, model)
-    return tuple((tensor.name, _range(tensor, options, sizes)) for tensor in model.inputs)
+    batches = _batches(options, model)
+    return tuple((tensor.name, _range(tensor, batches, sizes)) for tensor in model.inputs)
 
 
 def command(manifest: EngineManifest) -> str:
@@ -197,7 +202,6 @@ def _stated(options: BuildOptions, model: ModelSpec) -> Profile:
     for tensor in model.inputs:
         if tensor.name not in given:
             raise UsageError(f"--optShapes: says nothing of input {tensor.name!r} {_text(tensor)}.")
-        _require_batch(tensor, options)
         _check_stated(tensor, given[tensor.name], model)
     if len({tuple(shape[0] for shape in _corners(one)) for one in given.values()}) > 1:
         raise UsageError("--optShapes: all inputs of a batch need the same number of items.")
@@ -275,22 +279,46 @@ def _example(multiple: int) -> str:
     return ":".join(f"{size}x{size}" for size in rounded)
 
 
-def _range(tensor: TensorSpec, options: BuildOptions, sizes: Sizes | None) -> ShapeRange:
-    _require_batch(tensor, options)
+def _range(tensor: TensorSpec, batches: tuple[int, int, int], sizes: Sizes | None) -> ShapeRange:
     low, best, high = (
         (batch, *_settled(tensor, sizes[corner] if sizes else ()))
-        for corner, batch in enumerate(options.batch)
+        for corner, batch in enumerate(batches)
     )
     return ShapeRange(min=low, opt=best, max=high)
 
 
-def _require_batch(tensor: TensorSpec, options: BuildOptions) -> None:
-    if tensor.shape[:1] != (BATCH,):
+def _batches(options: BuildOptions, model: ModelSpec) -> tuple[int, int, int]:
+    """min, opt and max items of a batch. Raises UsageError where the graph has another."""
+    fixed = fixed_batch(model.inputs)
+    if fixed is None:
+        return options.batch or _BATCHES
+    if options.batch not in (None, (fixed, fixed, fixed)):
         raise UsageError(
-            f"{options.model}: input {tensor.name!r} {_text(tensor)} needs {BATCH!r} as its first "
-            f"axis. Make its batch dynamic with: "
-            f"trtfuse export {shlex.quote(str(options.model))} -o {BATCH}-{options.model.name}"
+            f"--batch: {options.model} fixes its batch at {fixed}. Leave --batch out, or make the "
+            f"batch dynamic with: {_export(options)}"
         )
+    return fixed, fixed, fixed
+
+
+def _require_batch(options: BuildOptions, model: ModelSpec) -> None:
+    """Raise UsageError unless every input leads with the batch; where that is fixed, outputs too.
+
+    What a graph of an open batch gives is the gate's to see.
+    """
+    batch = fixed_batch(model.inputs)
+    for kind, tensors in (("input", model.inputs), ("output", model.outputs if batch else ())):
+        for tensor in tensors:
+            if tensor.shape[:1] != (batch or BATCH,):
+                raise UsageError(
+                    f"{options.model}: {kind} {tensor.name!r} {_text(tensor)} needs "
+                    f"{batch or repr(BATCH)} as its first axis. Make the graph's batch dynamic "
+                    f"with: {_export(options)}"
+                )
+
+
+def _export(options: BuildOptions) -> str:
+    source = shlex.quote(str(options.model))
+    return f"trtfuse export {source} -o {BATCH}-{options.model.name}"
 
 
 def _settled(tensor: TensorSpec, size: tuple[int, ...]) -> tuple[int, ...]:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _DEFAULT = BuildOptions(model=Path())
 _TENSORRT = TrtSettings()
 _CALIBRATION = CalibrationOptions()
-_BATCH = ":".join(map(str, _DEFAULT.batch))
 Size = tuple[int, int]
 
 
@@ -60,7 +59,10 @@ def build(
     precision: Annotated[
         str, typer.Option(help="fp32, fp16, bf16, int8, or best: the fastest that passes.")
     ] = Precision.FP32.value,
-    batch: Annotated[str, typer.Option(help="min:opt:max items of one batch.")] = _BATCH,
+    batch: Annotated[
+        str | None,
+        typer.Option(help="min:opt:max items of one batch. Default: 1:4:8, or the graph's own."),
+    ] = None,
     size: Annotated[
         str | None,
         typer.Option(
@@ -150,7 +152,7 @@ def build(
             gate=gate,
             budget_min=budget,
         ),
-        batch=parse_batch(batch),
+        batch=parse_batch(batch) if batch else None,
         sizes=parse_sizes(size) if size is not None else None,
         shapes=parse_shapes(min_shapes, opt_shapes, max_shapes, beside=(batch, size)),
         engines=engines,
@@ -221,7 +223,7 @@ def parse_sizes(text: str) -> tuple[Size, Size, Size]:
 
 
 def parse_shapes(
-    least: str | None, best: str | None, most: str | None, *, beside: tuple[str, str | None]
+    least: str | None, best: str | None, most: str | None, *, beside: tuple[str | None, str | None]
 ) -> tuple[tuple[str, ShapeRange], ...]:
     """`--minShapes`, `--optShapes`, `--maxShapes`, all three or the second alone, as in trtexec.
 
@@ -229,7 +231,7 @@ def parse_shapes(
     """
     if least is best is most is None:
         return ()
-    if beside != (_BATCH, None):
+    if beside != (None, None):
         raise UsageError("--optShapes says the whole profile: leave --batch and --size out.")
     if best is None or (least is None) is not (most is None):
         raise UsageError("--minShapes, --optShapes, --maxShapes: give all three, or --optShapes.")

@@ -130,8 +130,8 @@ class BuildOptions:
     precision: Precision | Literal["best"] = Precision.FP32
     """best: the fastest of those that pass their gates."""
     calibration: CalibrationOptions = CalibrationOptions()
-    batch: tuple[int, int, int] = (1, 4, 8)
-    """min, opt and max items of one batch."""
+    batch: tuple[int, int, int] | None = None
+    """min, opt and max items of one batch; None: 1, 4 and 8, or what the graph is fixed to."""
     sizes: tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None = None
     """min, opt and max (height, width); needed where the graph leaves them open."""
     shapes: tuple[tuple[str, ShapeRange], ...] = ()
@@ -140,7 +140,7 @@ class BuildOptions:
     rebuild: bool = False
 
     def __post_init__(self) -> None:
-        low, best, high = self.batch
+        low, best, high = self.batch or (1, 1, 1)
         if not 0 < low <= best <= high:
             raise UsageError(f"--batch {low}:{best}:{high}: needs 0 < min <= opt <= max.")
         _check_choice(self.devices, self.gpus)

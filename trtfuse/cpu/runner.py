@@ -13,7 +13,7 @@ import numpy as np
 
 from trtfuse.core.errors import DeviceError
 from trtfuse.core.flow import Claim, Pending, Timing
-from trtfuse.core.inputs import check
+from trtfuse.core.inputs import check, filled, fixed_batch
 from trtfuse.core.specs import Array, Arrays, EngineManifest, TensorSpec
 from trtfuse.cpu import session
 
@@ -43,6 +43,7 @@ class OrtRunner:
         self._session = loaded
         self._manifest = manifest
         self._names = [tensor.name for tensor in manifest.outputs]
+        self._batch = fixed_batch(manifest.inputs)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -55,17 +56,19 @@ class OrtRunner:
         return self._manifest.outputs
 
     def launch(self, inputs: Arrays, claim: Claim) -> Pending:
-        """Compute one batch into claimed memory.
+        """Compute one batch into claimed memory. One that a fixed batch has room in is filled up.
 
         Raises ShapeMismatch as the protocol says, DeviceError with ONNX Runtime's message.
         """
         check(inputs, self._manifest)
+        count = len(inputs[self._manifest.inputs[0].name])
+        whole = filled(inputs, self._batch)
         started = time.perf_counter_ns()
         with session.translating(DeviceError, f"{self._manifest.model}: ONNX Runtime failed"):
-            arrays = self._session.run(self._names, inputs)
+            arrays = self._session.run(self._names, whole)
         computed = time.perf_counter_ns()
         for name, array in zip(self._names, arrays, strict=True):
-            np.copyto(claim(name, array.shape), array)
+            np.copyto(claim(name, (count, *array.shape[1:])), array[:count])
         copied = time.perf_counter_ns()
         return Done(Timing(compute_ns=computed - started, copy_out_ns=copied - computed))
 

@@ -174,7 +174,7 @@ def _output_dims(value: onnx.ValueInfoProto, known: set[str]) -> Dims:
         size if isinstance(size, int) or size in known else f"{value.name}_{axis}"
         for axis, size in enumerate(dims(value))
     ]
-    if shape and isinstance(shape[0], str):
+    if shape and isinstance(shape[0], str) and BATCH in known:
         shape[0] = BATCH
     return tuple(shape)
 

@@ -32,7 +32,7 @@ def check_card(card: Card, model: Ends) -> None:
     tensor = check_input(card.input, model.inputs)
     _check_size(card.input, tensor)
     for name in card.output_names() or [one.name for one in model.outputs]:
-        _check_output(name, model.outputs)
+        _check_output(name, model.outputs, tensor.shape[0])
     if isinstance(card.task, ImageTask):
         output = _named(card.task.output, model.outputs, "output")
         channels = 1 if card.task.colour == "GRAY" else 3
@@ -72,11 +72,13 @@ def _sizes(card: InputCard) -> tuple[int | str, int | str]:
     return ("dynamic", "dynamic") if card.size == "dynamic" else card.size
 
 
-def _check_output(name: str, outputs: Sequence[TensorSpec]) -> None:
+def _check_output(name: str, outputs: Sequence[TensorSpec], batch: int | str) -> None:
+    """`batch` is what leads the input: a number where the graph fixes it."""
     tensor = _named(name, outputs, "output")
-    if tensor.shape[:1] != (BATCH,):
+    lead = batch if isinstance(batch, int) else BATCH
+    if tensor.shape[:1] != (lead,):
         raise CardError(
-            f"output {name!r}: has shape {_shape(tensor)}, needs {BATCH!r} as its first axis. "
+            f"output {name!r}: has shape {_shape(tensor)}, needs {lead!r} as its first axis. "
             f"Make the graph's batch dynamic with: trtfuse export MODEL -o OUTPUT"
         )
 

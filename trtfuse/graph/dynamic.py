@@ -202,6 +202,8 @@ def _as_it_is(source: Source, options: ExportOptions, declared: batch.Inputs) ->
     if not truth.outputs:
         raise ExportFailed(_own_fault(options, truth))
     model = batch.declare(source.model, fixed)
+    if source.card:
+        check_card(source.card, signature(model))
     seen = check.observe(Reference(model, source.folder), items, (1,))
     proof = check.agreement(truth, seen)
     if not proof.holds(options.tolerance):
