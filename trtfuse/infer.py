@@ -22,10 +22,18 @@ from trtfuse.core.card import Card
 from trtfuse.core.cores import usable_cores
 from trtfuse.core.errors import CardError
 from trtfuse.core.files import replacing
-from trtfuse.core.flow import Failure, Outcome
+from trtfuse.core.flow import Failure, Outcome, Sink
 from trtfuse.core.options import InferOptions
 from trtfuse.core.record import to_json
-from trtfuse.core.report import ItemFailure, Progress, RunReport, Tally, device_report
+from trtfuse.core.report import (
+    ItemFailure,
+    Progress,
+    RunReport,
+    Tally,
+    device_report,
+    stage_reports,
+)
+from trtfuse.core.times import StageTimes
 from trtfuse.io.folder import FolderSource
 from trtfuse.io.names import REPORT
 from trtfuse.io.opening import open_sink, open_source
@@ -76,11 +84,14 @@ def infer(options: InferOptions, *, watch: Watch, command: tuple[str, ...] = ())
     ):
         start_seconds = time.monotonic() - begun
         remaining = sink.remaining(plan.source)
+        times = StageTimes()
         tally = Tally(total=lambda: remaining.count, records=pool.records)
         meaning = codec(plan.card, depth=options.writing.depth)
         with Stream(remaining, meaning, sink, pool, ring) as stream:
             for outcome in stream.run(plan.threads):
-                watch(tally.count(_failure(sink.commit(outcome))))
+                committed = _committed(sink, outcome)
+                times.add(committed.times)
+                watch(tally.count(_failure(committed)))
         seconds = tally.seconds
     report = RunReport(
         command=command,
@@ -99,6 +110,7 @@ def infer(options: InferOptions, *, watch: Watch, command: tuple[str, ...] = ())
         feeders=plan.threads.feeders,
         writers=plan.threads.writers,
         devices=tuple(device_report(record, seconds=seconds) for record in pool.records),
+        stages=stage_reports(times),
         versions=_versions(plan.engines),
         notes=plan.notes,
     )
@@ -153,6 +165,13 @@ def _run(options: InferOptions, plan: Plan) -> Run:
         **{f"--{name}": str(value) for name, value in to_json(options.writing).items()},
     }
     return Run(identity=identity, engines=plan.worker_engines, restart=options.restart)
+
+
+def _committed(sink: Sink, outcome: Outcome) -> Outcome:
+    began = time.monotonic_ns()
+    committed = sink.commit(outcome)
+    committed.times.commit = time.monotonic_ns() - began
+    return committed
 
 
 def _failure(outcome: Outcome) -> ItemFailure | None:

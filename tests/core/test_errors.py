@@ -6,6 +6,7 @@ import pytest
 
 from trtfuse.core import errors
 from trtfuse.core.extras import require
+from trtfuse.core.flow import Timing
 from trtfuse.core.options import BuildOptions, InferOptions
 from trtfuse.core.report import ItemFailure, Tally, WorkerRecord, device_report
 from trtfuse.core.units import parse_bytes
@@ -77,9 +78,21 @@ def test_counts_of_infer_start_at_one(name: str) -> None:
 
 
 def test_a_worker_s_share_is_what_it_computed_of_the_run() -> None:
-    record = WorkerRecord("cpu:0", items=12, compute_ns=[10**9, 3 * 10**9, 2 * 10**9])
+    record = WorkerRecord("cpu:0")
+    second = 10**9
+    # The second begins while the first is under way, and the third comes after a pause.
+    for began, ended in ((0, 2), (1, 4), (6, 8)):
+        record.note(
+            4,
+            Timing(
+                compute_ns=(ended - began) * second,
+                began_ns=began * second,
+                ended_ns=ended * second,
+            ),
+        )
     report = device_report(record, seconds=8.0)
-    assert (report.busy_share, report.median_batch_ms, report.batches) == (0.75, 2000.0, 3)
+    assert (report.busy_share, report.items, report.batches) == (0.75, 12, 3)
+    assert report.median_batch_ms == pytest.approx(2000, rel=1 / 32)
     assert device_report(WorkerRecord("cpu:1"), seconds=0.0).busy_share == 0.0
 
 

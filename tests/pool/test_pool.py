@@ -95,7 +95,7 @@ def right(batches: int) -> dict[tuple[int, int], float]:
 def test_every_batch_is_answered_with_its_own_outputs(ring: Ring) -> None:
     with Pool(seats(FakeRunner(shape=(2,)), 2), ring) as pool:
         assert answers(pool, ring, 16) == right(16)
-    assert sum(len(record.compute_ns) for record in pool.records) == 16
+    assert sum(record.batches.count for record in pool.records) == 16
     assert sum(record.items for record in pool.records) == 16 * BATCH
     assert all(record.peak_bytes > 1 << 20 for record in pool.records)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from trtfuse.core.flow import (
     Outcome,
     Picture,
 )
+from trtfuse.core.times import StageTimes
 from trtfuse.pool.pool import Pool, Seat
 from trtfuse.pool.slots import Largest, Layout, created, lay_out
 from trtfuse.pool.stream import Stream, Threads
@@ -32,6 +34,7 @@ from trtfuse.testing import (
     ListSource,
     MemorySink,
     PixelCodec,
+    SlowRunner,
 )
 
 LARGEST = (8, 8, 3)
@@ -193,3 +196,30 @@ def test_a_slow_sink_stops_the_feeders_before_the_frames_fill_the_memory() -> No
                 held -= 1
     # What passes the ring's bytes is one item at most.
     assert most <= plan.total_bytes // 4000 + 2
+
+
+def test_every_item_says_where_its_time_went() -> None:
+    pause = 0.01
+
+    class Slow(MemorySink):
+        def store(self, item: Item, attached: Attached, answer: Answer) -> Entry:
+            time.sleep(2 * pause)
+            return super().store(item, attached, answer)
+
+    runner = SlowRunner(shape=ANY, seconds=pause)
+    began = time.monotonic_ns()
+    outcomes = list(run([picture(n) for n in range(12)], Slow(), runner=runner, workers=1))
+    seconds = (time.monotonic_ns() - began) / 1e9
+    for outcome in outcomes:
+        assert outcome.times.store >= 2 * pause * 1e9
+        assert outcome.times.batch is not None
+    stages = StageTimes()
+    for outcome in outcomes:
+        stages.add(outcome.times)
+    # The batches of 3 were computed one after the other, and two threads stored them.
+    counted = stages.by_stage["compute"]
+    assert counted.count == sum(outcome.times.leads for outcome in outcomes) == 4
+    assert stages.by_stage["store"].total / 1e9 <= 2 * seconds
+    # What waits for a busy worker is not on its way to an idle one.
+    assert stages.by_stage["queue"].longest >= pause * 1e9
+    assert stages.by_stage["handover"].total < stages.by_stage["queue"].total

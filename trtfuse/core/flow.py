@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 from trtfuse.core.specs import Array, Arrays, TensorSpec
+from trtfuse.core.times import ItemTimes
 
 Json = Any
 """Plain JSON data: dict, list, str, int, float, bool, None."""
@@ -201,6 +202,8 @@ class Outcome:
     entry: Entry | Failure
     worker: int = -1
     """The worker that answered; -1: none did."""
+    times: ItemTimes = field(default_factory=ItemTimes, compare=False)
+    """Where its time went; whoever has the outcome may add to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +228,12 @@ class Timing:
     copy_in_ns: int = 0
     compute_ns: int = 0
     copy_out_ns: int = 0
+    began_ns: int = 0
+    """When the worker took it up, and when its outputs were there, by `time.monotonic_ns`: the
+    worker says it, for all runners alike."""
+    ended_ns: int = 0
+    idle_ns: int = 0
+    """How long the worker had nothing in hand before; it says this too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

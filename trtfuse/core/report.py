@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+
+from trtfuse.core.flow import Timing
+from trtfuse.core.times import Durations, StageTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +27,24 @@ class WorkerRecord:
 
     device: str
     items: int = 0
-    compute_ns: list[int] = field(default_factory=list)
-    """One value a batch."""
+    batches: Durations = field(default_factory=Durations)
+    """What its runner computed, a batch each."""
+    busy_ns: int = 0
+    """How long it had one batch or more in hand."""
     deaths: list[str] = field(default_factory=list)
     peak_bytes: int = 0
     """Largest resident memory of its process; known once the pool has closed."""
     most_items: int | None = None
     """Of a batch, since its device ran out of memory; None: it never did."""
+    _heard_ns: int = 0
+
+    def note(self, items: int, timing: Timing) -> None:
+        """A task of so many items is answered. In the order of the answers."""
+        self.items += items
+        self.batches.add(timing.compute_ns)
+        # Batches in flight together count once.
+        self.busy_ns += timing.ended_ns - max(timing.began_ns, self._heard_ns)
+        self._heard_ns = timing.ended_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +55,28 @@ class DeviceReport:
     items: int
     batches: int
     busy_share: float
-    """Part of the run's wall clock, 0 to 1, that its runner spent computing."""
+    """Part of the run's wall clock, 0 to 1, in which it had one batch or more in hand."""
     median_batch_ms: float
+    """What its runner computed for one batch, to 3 %."""
     peak_memory_bytes: int
     """Largest resident host memory of the worker's process."""
     deaths: tuple[str, ...]
     most_items: int | None = None
     """Of a batch, since its device ran out of memory; None: it never did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageReport:
+    """One stage of `core.times` over a run: of its items, or of its batches."""
+
+    name: str
+    count: int
+    """How often it took any time."""
+    seconds: float
+    """In all threads and workers together."""
+    median_ms: float
+    p95_ms: float
+    longest_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +112,7 @@ class RunReport:
     feeders: int
     writers: int
     devices: tuple[DeviceReport, ...]
+    stages: tuple[StageReport, ...] = ()
     versions: dict[str, str]
     notes: tuple[str, ...] = ()
     """Devices that are there and take no part, and why."""
@@ -96,16 +125,31 @@ class RunReport:
 
 def device_report(record: WorkerRecord, *, seconds: float) -> DeviceReport:
     """Shares and medians of one worker's record in a run of `seconds`."""
-    busy_s = sum(record.compute_ns) / 1e9
     return DeviceReport(
         device=record.device,
         items=record.items,
-        batches=len(record.compute_ns),
-        busy_share=round(busy_s / seconds, 3) if seconds else 0.0,
-        median_batch_ms=round(median(record.compute_ns) / 1e6, 3) if record.compute_ns else 0.0,
+        batches=record.batches.count,
+        busy_share=round(record.busy_ns / 1e9 / seconds, 3) if seconds else 0.0,
+        median_batch_ms=round(record.batches.quantile(0.5) / 1e6, 3),
         peak_memory_bytes=record.peak_bytes,
         deaths=tuple(record.deaths),
         most_items=record.most_items,
+    )
+
+
+def stage_reports(times: StageTimes) -> tuple[StageReport, ...]:
+    """The stages that took any time, in the order of an item's way."""
+    return tuple(
+        StageReport(
+            name=name,
+            count=durations.count,
+            seconds=round(durations.total / 1e9, 3),
+            median_ms=round(durations.quantile(0.5) / 1e6, 3),
+            p95_ms=round(durations.quantile(0.95) / 1e6, 3),
+            longest_ms=round(durations.longest / 1e6, 3),
+        )
+        for name, durations in times.by_stage.items()
+        if durations.count
     )
 
 

@@ -211,10 +211,8 @@ class Pool:
         return end
 
     def _note(self, worker: int, task: Task, outcome: Timing | Failure) -> None:
-        record = self.records[worker]
         if isinstance(outcome, Timing):
-            record.items += task.count
-            record.compute_ns.append(outcome.compute_ns)
+            self.records[worker].note(task.count, outcome)
 
     def _carry_out(self, event: state.Event) -> None:
         for action in self._state.handle(event, time.monotonic()):

@@ -15,6 +15,7 @@ the window, or for a message.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -36,6 +37,7 @@ from trtfuse.core.flow import (
     Task,
 )
 from trtfuse.core.specs import Arrays
+from trtfuse.core.times import BatchTimes, ItemTimes
 from trtfuse.pool.order import Order
 from trtfuse.pool.pool import Pool
 from trtfuse.pool.slots import Ring
@@ -44,6 +46,8 @@ from trtfuse.pool.window import Window
 
 # One picture too large for the memory is its own fault, not the night's.
 _ITEM_FAULTS = (ItemError, MemoryError)
+
+_now = time.monotonic_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,7 @@ class _Placed:
     item: Item
     attached: Attached
     geometry: Geometry
+    times: ItemTimes
 
 
 @dataclass(slots=True)
@@ -71,6 +76,10 @@ class _Batch:
     shape: tuple[int, ...]
     items: list[_Placed] = field(default_factory=list)
     left: int = 0
+    slot_ns: int = 0
+    """How long the slot was waited for."""
+    submitted_ns: int = 0
+    """When it went to the pool."""
 
 
 class _Fed:
@@ -125,6 +134,7 @@ class Stream:
                     self._feeding -= 1
                 case Outcome() as outcome:
                     for ready in order.push(outcome.item.seq, outcome):
+                        ready.times.order = _now() - ready.times.settled
                         yield ready
                         self._window.settle(ready.item.held_bytes)
 
@@ -164,30 +174,37 @@ class Stream:
             self._encode(chunk)
         self._outbox.put(_Fed())
 
-    def _take(self) -> list[Item]:
+    def _take(self) -> list[tuple[Item, ItemTimes]]:
         """The next items, a batch of them at most; none at the end, or when stopped."""
-        chunk: list[Item] = []
+        chunk: list[tuple[Item, ItemTimes]] = []
         with self._taking:
+            began = _now()
             while len(chunk) < self._ring.layout.batch and self._window.wait(mine=len(chunk)):
+                has_room = _now()
                 item = next(self._items, None)
                 if item is None:
                     break
+                ended = _now()
                 self._window.take(item.held_bytes)
-                chunk.append(item)
+                chunk.append((item, ItemTimes(room=has_room - began, read=ended - has_room)))
+                began = ended
             self._taken += len(chunk)
         return chunk
 
-    def _encode(self, chunk: list[Item]) -> None:
+    def _encode(self, chunk: list[tuple[Item, ItemTimes]]) -> None:
         batch: _Batch | None = None
-        for item in chunk:
+        for item, times in chunk:
             if item.known is not None:
-                self._outbox.put(Outcome(item=item, entry=item.known.entry))
+                self._let_go(Outcome(item=item, entry=item.known.entry, times=times))
                 continue
+            began = _now()
             try:
                 picture, geometry, shape = self._load(item)
             except _ITEM_FAULTS as error:
-                self._outbox.put(Outcome(item=item, entry=failure(error)))
+                times.decode = _now() - began
+                self._let_go(Outcome(item=item, entry=failure(error), times=times))
                 continue
+            times.decode = _now() - began
             if batch is not None and batch.shape != shape:
                 self._submit(batch)
                 batch = None
@@ -195,9 +212,13 @@ class Stream:
                 batch = self._open(shape)
             if batch is None:
                 return
+            began = _now()
             place = self._ring.inputs(batch.slot, len(batch.items), 1)
             self._codec.encode(picture, geometry, next(iter(place.values()))[0])
-            batch.items.append(_Placed(item=item, attached=picture.attached, geometry=geometry))
+            times.prepare = _now() - began
+            batch.items.append(
+                _Placed(item=item, attached=picture.attached, geometry=geometry, times=times)
+            )
         if batch is not None:
             self._submit(batch)
 
@@ -214,11 +235,13 @@ class Stream:
 
     def _open(self, shape: tuple[int, ...]) -> _Batch | None:
         """An empty batch in a free slot; waits for one. None when stopped."""
+        began = _now()
         slot = self._free.get()
         if slot is None:
             return None
+        waited = _now() - began
         self._ring.set_input_shape(slot, self._ring.layout.inputs[0].name, shape)
-        return _Batch(slot=slot, shape=shape)
+        return _Batch(slot=slot, shape=shape, slot_ns=waited)
 
     def _submit(self, batch: _Batch) -> None:
         batch.left = len(batch.items)
@@ -226,6 +249,7 @@ class Stream:
             seq = self._submitted
             self._submitted += 1
             self._batches[seq] = batch
+        batch.submitted_ns = _now()
         self._pool.submit(Task(seq=seq, slot=batch.slot, count=len(batch.items)))
 
     # Writers
@@ -241,13 +265,17 @@ class Stream:
         task = result.task
         batch = self._batches[task.seq]
         outputs = self._ring.outputs(task.slot, task.start, task.count)
+        in_batch = _batch_times(batch, result)
         for n, placed in enumerate(batch.items[task.start : task.start + task.count]):
             entry: Entry | Failure
+            placed.times.batch, placed.times.leads = in_batch, n == 0
             if isinstance(result.outcome, Failure):
                 entry = result.outcome
             else:
                 entry = self._store(placed, {name: out[n] for name, out in outputs.items()})
-            self._outbox.put(Outcome(item=placed.item, entry=entry, worker=result.worker))
+            self._let_go(
+                Outcome(item=placed.item, entry=entry, worker=result.worker, times=placed.times)
+            )
         with self._settling:
             batch.left -= task.count
             if batch.left:
@@ -256,8 +284,35 @@ class Stream:
         self._free.put(batch.slot)
 
     def _store(self, placed: _Placed, outputs: Arrays) -> Entry | Failure:
+        began = _now()
         try:
             answer = self._codec.decode(outputs, placed.geometry)
-            return self._sink.store(placed.item, placed.attached, answer)
+            answered = _now()
+            entry = self._sink.store(placed.item, placed.attached, answer)
         except _ITEM_FAULTS as error:
             return failure(error)
+        placed.times.answer, placed.times.store = answered - began, _now() - answered
+        return entry
+
+    def _let_go(self, outcome: Outcome) -> None:
+        outcome.times.settled = _now()
+        self._outbox.put(outcome)
+
+
+def _batch_times(batch: _Batch, result: Result) -> BatchTimes:
+    """Of the result's task. A batch that came in parts has waited for its slot once."""
+    slot_ns = batch.slot_ns if result.task.start == 0 else 0
+    timing = result.outcome
+    if isinstance(timing, Failure):
+        return BatchTimes(slot=slot_ns)
+    waited = max(0, timing.began_ns - batch.submitted_ns)
+    # What it has waited for a worker that had nothing else.
+    handover = min(timing.idle_ns, waited)
+    return BatchTimes(
+        slot=slot_ns,
+        queue=waited - handover,
+        handover=handover,
+        copy_in=timing.copy_in_ns,
+        compute=timing.compute_ns,
+        copy_out=timing.copy_out_ns,
+    )

@@ -6,9 +6,10 @@ only fail would answer faster than all others, and fail everything.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
 from trtfuse.core.errors import DeviceLost
@@ -47,13 +48,25 @@ def work(pipe: Connection, plan: WorkerPlan) -> None:
 
 def _serve(pipe: Connection, ring: Ring, runner: Runner) -> None:
     """Keep every lane busy; answer in the order of the tasks. Ends with the pipe's EOFError."""
-    flying: deque[tuple[Task, Pending | Failure]] = deque()
+    flying: deque[tuple[Task, Timing, Pending | Failure]] = deque()
+    ended_ns = time.monotonic_ns()
     while True:
         while len(flying) < runner.lanes and (not flying or pipe.poll()):
             task = pipe.recv()
-            flying.append((task, _launch(ring, runner, task)))
-        task, pending = flying.popleft()
-        pipe.send(Answered(task=task, outcome=_result(pending)))
+            began_ns = time.monotonic_ns()
+            taken_up = Timing(began_ns=began_ns, idle_ns=0 if flying else began_ns - ended_ns)
+            flying.append((task, taken_up, _launch(ring, runner, task)))
+        task, taken_up, pending = flying.popleft()
+        outcome = _result(pending)
+        ended_ns = time.monotonic_ns()
+        if isinstance(outcome, Timing):
+            outcome = replace(
+                outcome,
+                began_ns=taken_up.began_ns,
+                ended_ns=ended_ns,
+                idle_ns=taken_up.idle_ns,
+            )
+        pipe.send(Answered(task=task, outcome=outcome))
 
 
 def _launch(ring: Ring, runner: Runner, task: Task) -> Pending | Failure:
