@@ -10,7 +10,7 @@
 #   fp32       engines of both in FP32, for their answers alone
 #   typed      if FP16 is no faster than TF32: is it the graph, or the flag? One build more
 #   instances  workers against lanes; choose the lanes of the next step from it
-#   rates      rates of TensorRT, answers compared; LANES=3 for other lanes than `trtfuse infer` has
+#   rates      rates of TensorRT, answers compared; LANES=3 for other lanes than trtfuse's four
 #   recovery   a killed worker
 #   calibrator TensorRT's own INT8 calibrator against its ranges in Q/DQ pairs (4 minutes)
 #   table      the result files

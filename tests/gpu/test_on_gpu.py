@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -286,12 +287,15 @@ def test_want_of_memory_names_need_and_free_and_what_helps(tmp_path: Path) -> No
     large = ShapeRange(min=(1, 1 << 20), opt=(1, 1 << 20), max=(64, 1 << 20))
     model, plan = graphs.line(tmp_path / "model.onnx", items=1 << 20), tmp_path / "engine.plan"
     run_in_child(builder.build, model, request(large), plan, DEVICE, name="builder")
-    with pytest.raises(DeviceError, match=r"2 lanes need .* were free\. Use fewer --lanes"):
-        run_in_child(opened_beside, OpenTrt(plan, manifest(model, large)), 900 << 20, name="worker")
+    two = OpenTrt(plan, manifest(model, large), lanes=2, fewest=2)
+    with pytest.raises(OutOfMemory, match=r"2 lanes need .* were free\. Use fewer --lanes"):
+        run_in_child(lanes_beside, two, 900 << 20, name="worker")
+    as_many_as_fit = replace(two, fewest=1)
+    assert run_in_child(lanes_beside, as_many_as_fit, 1100 << 20, name="worker") == 1
 
 
-def opened_beside(opener: OpenTrt, left: int) -> None:
-    """Open while a buffer leaves only `left` bytes of the device."""
+def lanes_beside(opener: OpenTrt, left: int) -> int:
+    """Lanes of a runner that is opened while a buffer leaves only `left` bytes of the device."""
     from trtfuse.gpu import driver
     from trtfuse.gpu.tensorrt import door
 
@@ -302,7 +306,8 @@ def opened_beside(opener: OpenTrt, left: int) -> None:
     with cuda.context():
         hog = cuda.Buffer(cuda.free_bytes() - left)
         try:
-            opened_once(opener)
+            with opener(DEVICE, NO_RING) as runner:
+                return runner.lanes
         finally:
             hog.close()
 

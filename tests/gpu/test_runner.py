@@ -8,7 +8,7 @@ import pytest
 from tests.contracts.runner import NO_RING
 from tests.gpu.samples import LINE, manifest
 from trtfuse.core.errors import DeviceError, UsageError
-from trtfuse.gpu.runner import OpenTrt, shortage
+from trtfuse.gpu.runner import OpenTrt, fewer, shortage
 
 
 def test_an_opener_crosses_to_a_worker_and_back() -> None:
@@ -25,6 +25,13 @@ def test_a_device_that_is_not_there_is_an_error_and_no_crash() -> None:
     opener = OpenTrt(Path("engine.plan"), manifest(Path("m.onnx"), LINE))
     with pytest.raises(DeviceError, match="cuda:99: is not there"), opener("cuda:99", NO_RING):
         pass
+
+
+def test_fewer_lanes_than_asked_for_are_told_with_the_reason() -> None:
+    text = fewer(Path("engine.plan"), 2, 4, 3 << 30, 1 << 30)
+    assert text == (
+        "engine.plan: runs with 2 of 4 lanes: another needs 3072 MiB, and 1024 MiB are free"
+    )
 
 
 def test_a_shortage_names_need_free_and_what_helps() -> None:

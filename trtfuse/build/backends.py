@@ -22,8 +22,10 @@ from trtfuse.core.specs import BuildRequest, DeviceSpec, EngineManifest, Precisi
 class OnGpu:
     """How a GPU runs an engine, beside what its manifest says."""
 
-    lanes: int = 2
-    """Batches in flight inside a worker: one copies while the other computes."""
+    lanes: int = 4
+    """Batches in flight inside a worker: the host starts some while the GPU computes others."""
+    fewest: int = 1
+    """Lanes without which a worker does not start: where memory is short, it has fewer."""
     cuda_graph: bool = True
 
 
@@ -241,7 +243,7 @@ def _open_on_gpu(
     from trtfuse.gpu.runner import OpenTrt
 
     del workers  # each has its lanes, and the GPU shares itself out
-    return OpenTrt(engine, manifest, on_gpu.lanes, on_gpu.cuda_graph)
+    return OpenTrt(engine, manifest, on_gpu.lanes, on_gpu.fewest, on_gpu.cuda_graph)
 
 
 def _fitting(open_runner: OpenRunner, device: str) -> int:

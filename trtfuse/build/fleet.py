@@ -117,7 +117,9 @@ def _places(
     backend, device = BACKENDS[target.runtime], target.device
     if device.kind == "cpu" and (options.lanes is not None or not options.cuda_graph):
         raise UsageError(f"--lanes and --no-cuda-graph are for GPUs, and {device.name} is none.")
-    on_gpu = OnGpu(lanes=options.lanes or OnGpu().lanes, cuda_graph=options.cuda_graph)
+    on_gpu = OnGpu(cuda_graph=options.cuda_graph)
+    if options.lanes is not None:
+        on_gpu = replace(on_gpu, lanes=options.lanes, fewest=options.lanes)
     if options.workers == "auto":
         if backend.fitting is None:
             raise UsageError(f"--instances auto: is for GPUs, and {device.name} is none.")

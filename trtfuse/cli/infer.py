@@ -54,7 +54,10 @@ def infer(
         ),
     ] = None,
     lanes: Annotated[
-        int | None, typer.Option(help="Batches in flight inside a worker on a GPU. Default: 2.")
+        int | None,
+        typer.Option(
+            help="Batches in flight in a worker on a GPU. Default: 4, or as many as find room."
+        ),
     ] = _DEFAULT.lanes,
     cuda_graph: Annotated[
         bool,

@@ -234,7 +234,7 @@ class InferOptions:
     workers: int | Literal["auto"] | None = None
     """Workers per device; None: one. auto: as many as find room in a GPU's memory."""
     lanes: int | None = None
-    """Batches in flight inside a worker on a GPU; None: two."""
+    """Batches in flight inside a worker on a GPU; None: four, or as many as find room."""
     cuda_graph: bool = True
     """Whether a GPU's work on a shape that comes again is recorded, and replayed."""
     batch: int | None = None
@@ -286,7 +286,7 @@ class BenchOptions:
     workers: int | None = None
     """Workers per device in the pool; None: one."""
     lanes: int | None = None
-    """Batches in flight inside a worker on a GPU; None: two."""
+    """Batches in flight inside a worker on a GPU; None: four, or as many as find room."""
     cuda_graph: bool = True
     batches: tuple[int, ...] = (1, 8, 32)
     """Items of one batch, one size after the other."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,12 +14,15 @@ from trtfuse.core.errors import EngineMismatch, OutOfMemory, UsageError
 from trtfuse.core.extras import require
 from trtfuse.core.specs import Array, EngineManifest, TrtSettings
 from trtfuse.core.units import mib
-from trtfuse.gpu import driver
+from trtfuse.gpu import devices, driver
 from trtfuse.gpu.tensorrt import Door, door
 
 if TYPE_CHECKING:
     from trtfuse.gpu.cuda import Pinned
     from trtfuse.gpu.lanes import GpuRunner, Lane
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +31,16 @@ class OpenTrt:
 
     engine: Path
     manifest: EngineManifest
-    lanes: int = 2
-    """Two: one copies while the other computes. More take memory, and seldom give speed."""
+    lanes: int = 4
+    """Batches in flight, each with memory of its own. With two, the lanes' batches end together,
+    and the GPU waits for the host to start the next: see benchmarks/results/gpu_instances.json."""
+    fewest: int = 1
+    """Lanes without which it does not open; the others are opened where memory is left for them."""
     cuda_graph: bool = True
     """Whether the work of a shape that comes again and again is recorded, where it can be."""
 
     def __post_init__(self) -> None:
-        if self.lanes < 1:
+        if not 1 <= self.fewest <= self.lanes:
             raise UsageError(f"--lanes {self.lanes}: needs a whole number above 0.")
 
     @contextmanager
@@ -73,13 +80,13 @@ class OpenTrt:
                     f"{what}: {self._too_large(cuda.free_bytes())} ({error})"
                 ) from error
             free, activation = cuda.free_bytes(), trt.activation_bytes(engine)
-            if self.lanes * activation > free:
-                raise OutOfMemory(f"{what}: {shortage(self.lanes, activation, free)}")
+            if self.fewest * activation > free:
+                raise OutOfMemory(f"{what}: {shortage(self.fewest, activation, free)}")
             try:
                 with cuda.translating(what):
                     lanes = self._lanes(trt, engine, pinned, stack)
             except OutOfMemory as error:
-                short = shortage(self.lanes, activation, free)
+                short = shortage(self.fewest, activation, free)
                 raise OutOfMemory(f"{what}: {short} ({error})") from error
             lane_bytes = activation + lanes[0].buffer_bytes
             runner = GpuRunner(self.manifest, lanes, what, lane_bytes)
@@ -112,17 +119,32 @@ class OpenTrt:
         return engine
 
     def _lanes(self, trt: Door, engine: Any, pinned: Pinned, stack: ExitStack) -> list[Lane]:
+        from trtfuse.gpu import cuda
         from trtfuse.gpu.lanes import Lane
 
-        contexts = [trt.context(engine) for _ in range(self.lanes)]
-        stack.enter_context(trt.owning(contexts[0]))
-        lanes = []
-        for context in contexts:
+        lanes: list[Lane] = []
+        while len(lanes) < self.lanes:
+            if len(lanes) >= self.fewest:
+                one, free = trt.activation_bytes(engine) + lanes[0].buffer_bytes, cuda.free_bytes()
+                if not devices.instances(free, one):
+                    log.warning("%s", fewer(self.engine, len(lanes), self.lanes, one, free))
+                    break
+            context = trt.context(engine)
+            if not lanes:
+                stack.enter_context(trt.owning(context))
             lane = Lane(context, self.manifest, pinned, trt.words, cuda_graph=self.cuda_graph)
             stack.callback(lane.close)
             lane.open()
             lanes.append(lane)
         return lanes
+
+
+def fewer(engine: Path, opened: int, lanes: int, lane_bytes: int, free_bytes: int) -> str:
+    """What to know where memory held fewer lanes than it might have had."""
+    return (
+        f"{engine}: runs with {opened} of {lanes} lanes: another needs {mib(lane_bytes)}, and "
+        f"{mib(free_bytes)} are free"
+    )
 
 
 def shortage(lanes: int, lane_bytes: int, free_bytes: int) -> str:
