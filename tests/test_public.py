@@ -28,6 +28,21 @@ def test_all_is_exactly_what_is_public_and_sorted() -> None:
         assert getattr(trtfuse, name) is not None
 
 
+def test_every_public_name_has_an_example() -> None:
+    for name in trtfuse.__all__:
+        # A report is shown where it is made; tests/test_doctests.py runs them all.
+        if not name.endswith(("Report", "__")):
+            assert ">>> " in (getattr(trtfuse, name).__doc__ or ""), name
+
+
+def test_functions_keep_their_names_when_rooms_of_the_same_name_are_loaded() -> None:
+    code = (
+        "import trtfuse.build.build, trtfuse.infer\nfrom trtfuse.build import store\n"
+        "assert callable(trtfuse.build) and callable(trtfuse.infer) and store.read"
+    )
+    loaded_by(code)
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import pytest
 from onnx import helper
 
 from tests.graph.graphs import conv_net, graph, ints, run, weights
-from trtfuse.cli.export import _isolate
+from trtfuse.api import isolated
 from trtfuse.core.options import ExportOptions
 from trtfuse.graph.export import ExportReport, export
 from trtfuse.graph.model import load, save
@@ -30,7 +29,7 @@ def exported(folder: Path, model: onnx.ModelProto, isolate: Isolate = directly) 
 
 def in_child(**limits: float) -> Isolate:
     """As the command does it."""
-    return partial(_isolate, ExportOptions(model="m", output=Path(), **limits))  # type: ignore[arg-type]
+    return isolated(ExportOptions(model="m", output=Path(), **limits))  # type: ignore[arg-type]
 
 
 def instead(stub: Callable[..., str], isolate: Isolate) -> Isolate:

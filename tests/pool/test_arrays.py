@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,12 @@ from trtfuse.core.flow import OpenRunner
 from trtfuse.core.specs import Array
 from trtfuse.pool.arrays import map_batches
 from trtfuse.pool.pool import Pool, Seat
-from trtfuse.pool.slots import Largest, created, lay_out
+from trtfuse.pool.slots import Largest, Ring, created, lay_out
 from trtfuse.testing import CrashingRunner, FailingRunner, FakeRunner
 
 
-def run(batches: list[Array], runner: OpenRunner) -> Iterator[Array]:
+@contextmanager
+def opened(runner: OpenRunner) -> Iterator[tuple[Pool, Ring]]:
     specs = FakeRunner(shape=(2,))
     plan = lay_out(
         [Largest(spec=specs.inputs[0], item=(2,))],
@@ -26,6 +28,11 @@ def run(batches: list[Array], runner: OpenRunner) -> Iterator[Array]:
     )
     seats = [Seat(device=f"cpu:{n}", open_runner=runner) for n in range(2)]
     with created(plan) as ring, Pool(seats, ring) as pool:
+        yield pool, ring
+
+
+def run(batches: list[Array], runner: OpenRunner) -> Iterator[Array]:
+    with opened(runner) as (pool, ring):
         for outputs in map_batches(pool, ring, ({"x": batch} for batch in batches)):
             yield outputs["y"]
 
@@ -60,3 +67,12 @@ def test_a_batch_that_fails_is_an_error_that_names_it() -> None:
 def test_a_batch_larger_than_the_ring_is_refused() -> None:
     with pytest.raises(ShapeMismatch, match=r"input 'x': got \(5, 2\)"):
         list(run([np.zeros((5, 2), np.float32)], FakeRunner(shape=(2,))))
+
+
+def test_who_stops_early_leaves_no_answer_to_the_next() -> None:
+    first, second = batches(8), [one + 1000 for one in batches(8)]
+    with opened(FakeRunner(shape=(2,))) as (pool, ring):
+        for _ in map_batches(pool, ring, ({"x": batch} for batch in first)):
+            break
+        got = [y["y"].tolist() for y in map_batches(pool, ring, ({"x": x} for x in second))]
+    assert got == [(2 * one + 1).tolist() for one in second]

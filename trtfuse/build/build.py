@@ -52,6 +52,11 @@ class BuildReport:
     removed: tuple[Path, ...]
     """Folders of engines of other weights under the same model name."""
 
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """Those that are there now, one a kind of device."""
+        return tuple(outcome.engine for outcome in self.outcomes)
+
 
 def build(options: BuildOptions, progress: Progress, steps: Steps = lambda *_: None) -> BuildReport:
     """An engine for every kind of device that `options` choose.

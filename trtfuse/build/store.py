@@ -70,6 +70,11 @@ def read(folder: Path) -> Engine:
     return Engine(folder, manifest)
 
 
+def is_engine(folder: Path) -> bool:
+    """Whether an engine is there."""
+    return (folder / _MANIFEST).is_file()
+
+
 def verify(engine: Engine) -> None:
     """Raise EngineMismatch unless manifest, engine file and ONNX file still belong together.
 

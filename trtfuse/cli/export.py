@@ -5,10 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,8 +16,6 @@ from trtfuse.core.units import parse_bytes
 
 if TYPE_CHECKING:
     from trtfuse.graph.export import ExportReport
-
-T = TypeVar("T")
 
 _DEFAULT = ExportOptions(model="", output=Path())
 
@@ -33,7 +29,7 @@ def export(
     ],
     card: Annotated[
         Path | None, typer.Option(help="JSON card to put in. Default: the one it has.")
-    ] = _DEFAULT.card,
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Default for a factory: FACTORY.onnx.")
     ] = None,
@@ -94,7 +90,8 @@ def export(
     Distinct random items are run in batches and one by one, before and after every rewrite. If
     that cannot be proven, no file is written and the exit code is 3.
     """
-    from trtfuse.graph.export import export as run
+    from trtfuse.api import export as run
+    from trtfuse.pool.spawn import limit
 
     sizes, dtypes = _shapes(shape or [])
     options = ExportOptions(
@@ -120,44 +117,14 @@ def export(
         ),
         seed=seed,
     )
-    _limit(resource.RLIMIT_DATA, _physical_memory())
+    limit(resource.RLIMIT_DATA, _physical_memory())
     _return_memory()
-    report = run(
-        options, lambda line: typer.echo(f"{line} …", err=True), isolate=partial(_isolate, options)
-    )
+    report = run(options, lambda line: typer.echo(f"{line} …", err=True))
     _show(report, options.tolerance)
     typer.echo(
         f"trtfuse export: OK {options.output}, {'static' if static_batch else 'dynamic'} batch, "
         f"largest difference {report.largest_difference:.3g}"
     )
-
-
-def _isolate(options: ExportOptions, function: Callable[..., T], *args: object) -> T:
-    """`function(*args)` in a child with the options' limits of time and memory."""
-    from trtfuse.pool.spawn import run_in_child
-
-    value: T = run_in_child(
-        _limited,
-        options.simplify_bytes,
-        function,
-        *args,
-        name="simplifier",
-        timeout_s=options.simplify_s,
-    )
-    return value
-
-
-def _limited(memory_bytes: int, function: Callable[..., T], *args: object) -> T:
-    """Runs in the child."""
-    _limit(resource.RLIMIT_AS, memory_bytes)
-    return function(*args)
-
-
-def _limit(what: int, most: int) -> None:
-    """Let an allocation beyond `most` fail, as an error, before the system kills the process."""
-    _, hard = resource.getrlimit(what)
-    bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(what, (bounded, hard))
 
 
 def _return_memory() -> None:

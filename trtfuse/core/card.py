@@ -147,10 +147,31 @@ TaskCard = ImageTask | ClassifyTask | DetectTask | EmbedTask | TensorTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """Input and task of one model."""
+    """Input and task of one model.
+
+    >>> Card.of(
+    ...     {
+    ...         "input": {
+    ...             "name": "x",
+    ...             "layout": "NCHW",
+    ...             "colour": "RGB",
+    ...             "range": [0, 1],
+    ...             "size": [224, 224],
+    ...             "resize": "crop",
+    ...         },
+    ...         "task": {"name": "embed", "output": "y", "normalize": True},
+    ...     }
+    ... ).task
+    EmbedTask(name='embed', output='y', normalize=True)
+    """
 
     input: InputCard
     task: TaskCard
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> Card:
+        """The card that JSON data describes. Raises `CardError` with the field that is off."""
+        return parse(data, source="card")
 
     def output_names(self) -> tuple[str, ...]:
         """The graph outputs that the task reads; empty means all."""

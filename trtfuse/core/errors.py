@@ -32,7 +32,14 @@ from collections.abc import Iterable
 
 
 class TrtfuseError(Exception):
-    """Root of the tree; `exit_code` is what the command line returns for it."""
+    """Root of the tree; `exit_code` is what the command line returns for it.
+
+    >>> error = UnknownName.among("--precision", "int4", ["int8", "fp16"])
+    >>> isinstance(error, TrtfuseError), error.exit_code
+    (True, 2)
+    >>> print(error)
+    --precision 'int4': not known. Did you mean int8? Known: fp16, int8.
+    """
 
     exit_code = 1
 

@@ -1,11 +1,16 @@
-"""One frozen object of options per command. Defaults stand here and nowhere else."""
+"""One frozen object of options per command. Defaults stand here and nowhere else.
+
+Paths given as text, by callers without type checkers, become `Path`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from trtfuse.core.card import Card
 from trtfuse.core.errors import UnknownName, UsageError
 from trtfuse.core.specs import Precision, ShapeRange, TrtSettings
 
@@ -15,16 +20,27 @@ Sizes = tuple["int | str", ...]
 """Sizes of one input; a name stands for a size that stays open."""
 
 
+def _make_paths(options: Any) -> None:
+    for one in fields(options):
+        value = getattr(options, one.name)
+        if str(one.type).startswith("Path") and isinstance(value, str):
+            object.__setattr__(options, one.name, Path(value))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """`trtfuse export`."""
+    """`trtfuse export`.
 
-    model: str
+    >>> ExportOptions(model="net:make", output=Path("net.onnx"), shapes=((3, "h", "w"),)).target
+    'any'
+    """
+
+    model: str | Path | Callable[..., Any]
     """An .onnx, .pt2 or TorchScript .pt path, or "package.module:factory": a callable that returns
-    a torch Module."""
+    a torch Module. From Python, the callable or the module itself will do."""
     output: Path
-    card: Path | None = None
-    """A JSON card to put into the graph; None keeps the one it has."""
+    card: Path | Card | None = None
+    """A JSON card to put into the graph, or its file; None keeps the one it has."""
     shapes: tuple[Sizes, ...] = ()
     """One per input, without the batch axis where it has one; needed for PyTorch only. A size that
     is a name becomes a dynamic axis."""
@@ -59,6 +75,7 @@ class ExportOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        _make_paths(self)
         if self.tolerance <= 0:
             raise UsageError(f"--tolerance {self.tolerance}: needs a value above 0.")
         if self.simplify_s <= 0 or self.simplify_bytes <= 0:
@@ -70,10 +87,21 @@ class ExportOptions:
         if unknown := [part for part in self.fuse if part not in FUSE_PARTS]:
             raise UnknownName.among("--fuse", unknown[0], FUSE_PARTS)
 
+    @property
+    def name(self) -> str:
+        """What the model is called in messages."""
+        if isinstance(self.model, str | Path):
+            return str(self.model)
+        return getattr(self.model, "__name__", type(self.model).__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationOptions:
-    """What a build may use to write a precision, and what has to come of it."""
+    """What a build may use to write a precision, and what has to come of it.
+
+    >>> CalibrationOptions(data=Path("photos"), method="percentile:99.99").held_out
+    0.2
+    """
 
     data: Path | None = None
     """A folder of pictures, a .npy file, or a data-loader script in Polygraphy's form."""
@@ -101,6 +129,7 @@ class CalibrationOptions:
     """Minutes that the search for layers to keep may take."""
 
     def __post_init__(self) -> None:
+        _make_paths(self)
         if self.count < 2 or not 0 < self.held_out < 1:
             raise UsageError(
                 f"--calib-count {self.count}: needs 2 or more, and a held-out share above 0 and "
@@ -115,7 +144,13 @@ Runtime = Literal["rtx"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
-    """`trtfuse build`."""
+    """`trtfuse build`.
+
+    >>> BuildOptions(model=Path("net.onnx"), batch=(8, 4, 16))
+    Traceback (most recent call last):
+        ...
+    trtfuse.core.errors.UsageError: --batch 8:4:16: needs 0 < min <= opt <= max.
+    """
 
     model: Path
     devices: str | None = None
@@ -140,6 +175,7 @@ class BuildOptions:
     rebuild: bool = False
 
     def __post_init__(self) -> None:
+        _make_paths(self)
         low, best, high = self.batch or (1, 1, 1)
         if not 0 < low <= best <= high:
             raise UsageError(f"--batch {low}:{best}:{high}: needs 0 < min <= opt <= max.")
@@ -173,7 +209,11 @@ class ReadingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritingOptions:
-    """How answers that are pictures are written; all of it is in the bytes of the results."""
+    """How answers that are pictures are written; all of it is in the bytes of the results.
+
+    >>> WritingOptions(format="webp", quality=90).depth
+    8
+    """
 
     format: PictureFormat = "png"
     """Of still pictures. PNG loses nothing; an animation stays what it was."""
@@ -215,7 +255,10 @@ class WritingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferOptions:
-    """`trtfuse infer`."""
+    """`trtfuse infer`.
+
+    >>> InferOptions(source=Path("photos"), writing=WritingOptions(format="jpeg")).batch
+    """
 
     source: Path
     output: Path | None = None
@@ -255,6 +298,7 @@ class InferOptions:
     """Workers that may be started again in one run, all together."""
 
     def __post_init__(self) -> None:
+        _make_paths(self)
         _check_choice(self.devices, self.gpus)
         for name in ("workers", "lanes", "batch", "feeders", "writers"):
             value = getattr(self, name)

@@ -23,7 +23,11 @@ BATCH = "batch"
 
 
 class Precision(Enum):
-    """In what numbers the engine computes."""
+    """In what numbers the engine computes.
+
+    >>> Precision("int8").name
+    'INT8'
+    """
 
     FP32 = "fp32"
     FP16 = "fp16"

@@ -177,7 +177,7 @@ def _at_other_sizes(
         proof = check.combined(proof, check.agreement(truth, seen))
     if not proof.holds(options.tolerance):
         raise ExportFailed(
-            f"{options.model}: right at {', '.join(map(_text, sizes))}, but not at "
+            f"{options.name}: right at {', '.join(map(_text, sizes))}, but not at "
             f"{', '.join(map(_text, others))}; {options.output} was not written. "
             f"{proof.against(options.tolerance)}. Fix its size in a card or with --shape."
         )
@@ -208,7 +208,7 @@ def _as_it_is(source: Source, options: ExportOptions, declared: batch.Inputs) ->
     proof = check.agreement(truth, seen)
     if not proof.holds(options.tolerance):
         raise ExportFailed(
-            f"{options.model}: answers otherwise than its source, {options.output} was not "
+            f"{options.name}: answers otherwise than its source, {options.output} was not "
             f"written. {proof.against(options.tolerance)}."
         )
     return Opened(
@@ -229,7 +229,7 @@ def _checked(opened: Opened, options: ExportOptions) -> Opened:
     rows = opened.seen.outputs[1]
     if same and len(same) == len(rows) and any(rows[name].dtype.kind == "f" for name in same):
         raise ExportFailed(
-            f"{options.model}: every output is the same for all of {opened.items.count} random "
+            f"{options.name}: every output is the same for all of {opened.items.count} random "
             f"items, so nothing can be proven; {options.output} was not written. Are its weights "
             f"there? If it is its value range, give a card with the right one."
         )
@@ -240,14 +240,14 @@ def _checked(opened: Opened, options: ExportOptions) -> Opened:
 def _require_free_size(model: onnx.ModelProto, options: ExportOptions) -> None:
     if fixed := nodes_with_fixed_size(model):
         raise ExportFailed(
-            f"{options.model}: the card asks for another size than the graph has, and the graph "
+            f"{options.name}: the card asks for another size than the graph has, and the graph "
             f"holds its own size in {', '.join(fixed)}. Give the graph's size in the card."
         )
 
 
 def _own_fault(options: ExportOptions, seen: Observation) -> str:
     return (
-        f"{options.model}: the source itself fails on random inputs: {'; '.join(seen.faults)}. "
+        f"{options.name}: the source itself fails on random inputs: {'; '.join(seen.faults)}. "
         f"If its sizes are open, give ones that it takes with --shape; if its batch is not on "
         f"axis 0, keep it with --static-batch."
     )
@@ -262,7 +262,7 @@ def _refusal(
     resized: bool,
 ) -> str:
     parts = [
-        f"{options.model}: its batch {'and size ' if resized else ''}cannot be made dynamic, "
+        f"{options.name}: its batch {'and size ' if resized else ''}cannot be made dynamic, "
         f"{options.output} was not written. {opened.proof.against(options.tolerance)}."
     ]
     if suspects:

@@ -80,7 +80,7 @@ def export(
     aim = target.named(options.target)
     _require_writable(options)
     with _scratch(options.output) as scratch:
-        progress(f"reading {options.model}")
+        progress(f"reading {options.name}")
         with opened(options, scratch) as source:
             progress("dynamic batch")
             if options.fuse:
@@ -246,7 +246,7 @@ def _require_readable(chain: Chain, options: ExportOptions, aim: target.Target) 
     refusals = target.refusals(chain.model, aim, chain.first.folder)
     if refusals and options.target != "any":
         raise ExportFailed(
-            f"{options.model}: {aim.name} will not read it, {options.output} was not written: "
+            f"{options.name}: {aim.name} will not read it, {options.output} was not written: "
             f"{'; '.join(refusals)}. Give another --target, or change the model."
         )
     chain.notes += [f"TensorRT 8.6 will not read it: {one}" for one in refusals]
@@ -256,6 +256,6 @@ def _require_readable(chain: Chain, options: ExportOptions, aim: target.Target) 
 def _require_writable(options: ExportOptions) -> None:
     if options.output.is_dir():
         raise UsageError(f"-o {options.output}: is a folder, needs to be the name of a file.")
-    source = Path(options.model)
+    source = Path(options.name)
     if source.exists() and options.output.exists() and source.samefile(options.output):
         raise UsageError(f"-o {options.output}: is the source itself. Give another name with -o.")

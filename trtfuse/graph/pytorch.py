@@ -65,7 +65,7 @@ def traced(options: ExportOptions, card: InputCard | None, scratch: Path) -> Ite
     The module is in eval mode inside the block; the modes it came with are restored after. Raises
     `UsageError`, or `ExportFailed` where neither of PyTorch's exporters makes a graph.
     """
-    if options.model.endswith(".pt2"):
+    if options.name.endswith(".pt2"):
         yield _program(options, scratch)
         return
     module, notes = torchfiles.module(options)
@@ -156,7 +156,7 @@ def _example(one: _Input, seed: int) -> torch.Tensor:
 
 def _program(options: ExportOptions, scratch: Path) -> Traced:
     """A .pt2: its sizes, types and open axes are those it was exported with."""
-    program = torchfiles.program(Path(options.model))
+    program = torchfiles.program(Path(options.name))
     inputs = torchfiles.program_inputs(program)
     module = _Flat(program.module())
     sizes = [tuple(n if isinstance(n, int) else 3 for n in one.shape) for one in inputs]
@@ -180,7 +180,7 @@ def _program(options: ExportOptions, scratch: Path) -> Traced:
             verbose=False,
         )
         if made is None:
-            raise ExportFailed(f"{options.model}: torch.onnx.export returned nothing.")
+            raise ExportFailed(f"{options.name}: torch.onnx.export returned nothing.")
         made.save(str(path), external_data=True)
     dropped = [f"output {name!r} is None and was dropped" for name, t in found if t is None]
     return Traced(

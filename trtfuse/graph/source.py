@@ -45,8 +45,10 @@ class Source:
     notes: tuple[str, ...] = ()
 
 
-def is_factory(model: str) -> bool:
-    """Whether "package.module:factory" is meant, and not a path."""
+def is_factory(model: object) -> bool:
+    """Whether a callable or "package.module:factory" is meant, and not a path."""
+    if not isinstance(model, str):
+        return callable(model)
     return ":" in model and not model.endswith(".onnx") and not Path(model).exists()
 
 
@@ -56,8 +58,8 @@ def opened(options: ExportOptions, scratch: Path) -> Iterator[Source]:
 
     Raises `UsageError` (no such file or factory, a card that cannot be read) or `ExportFailed`.
     """
-    card = _read_card(options.card) if options.card else None
-    if is_factory(options.model) or Path(options.model).suffix in (".pt", ".pt2", ".pth"):
+    card = _read_card(options.card) if isinstance(options.card, Path) else options.card
+    if is_factory(options.model) or Path(options.name).suffix in (".pt", ".pt2", ".pth"):
         with _from_pytorch(options, card, scratch) as source:
             yield source
     else:
@@ -66,14 +68,14 @@ def opened(options: ExportOptions, scratch: Path) -> Iterator[Source]:
 
 
 def _from_onnx(options: ExportOptions, card: Card | None, scratch: Path) -> Source:
-    path = Path(options.model)
+    path = Path(options.name)
     original = outline(path)
-    gather(original, path.parent, scratch, source=options.model)
+    gather(original, path.parent, scratch, source=options.name)
     takes = signature(original).inputs
     for tensor, dtype in zip(takes, options.dtypes, strict=False):
         if tensor.dtype != dtype:
             raise UsageError(f"--shape {dtype}:…: input {tensor.name!r} is {tensor.dtype}.")
-    model = tidied(original, source=options.model)
+    model = tidied(original, source=options.name)
     notes = narrow(model, scratch)
     return Source(
         model=model,
@@ -81,7 +83,7 @@ def _from_onnx(options: ExportOptions, card: Card | None, scratch: Path) -> Sour
         witness=lambda: in_float32(Reference(original, scratch), takes),
         takes=takes,
         traced_at=1,
-        card=card or get_card(original, source=options.model),
+        card=card or get_card(original, source=options.name),
         shapes=options.shapes,
         notes=notes,
     )
@@ -95,8 +97,8 @@ def _from_pytorch(options: ExportOptions, card: Card | None, scratch: Path) -> I
 
     with traced(options, card.input if card else None, scratch) as trace:
         model = outline(trace.path)
-        gather(model, trace.path.parent, scratch, source=options.model)
-        model = tidied(model, source=options.model)
+        gather(model, trace.path.parent, scratch, source=options.name)
+        model = tidied(model, source=options.name)
         notes = narrow(model, scratch)
         yield Source(
             model=model,
@@ -113,7 +115,7 @@ def _from_pytorch(options: ExportOptions, card: Card | None, scratch: Path) -> I
 def _refuse_torch_options(options: ExportOptions) -> None:
     if options.arguments or options.weights:
         raise UsageError(
-            f"{options.model}: --arg and --weights are for PyTorch factories; an .onnx has its own."
+            f"{options.name}: --arg and --weights are for PyTorch factories; an .onnx has its own."
         )
 
 

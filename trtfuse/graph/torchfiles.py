@@ -37,10 +37,15 @@ def module(options: ExportOptions) -> tuple[torch.nn.Module, list[str]]:
 
     Raises `UsageError`, and `UnknownName` for a factory that is not there.
     """
-    path = Path(options.model)
+    path = Path(options.name)
     made = _script(path) if path.suffix in (".pt", ".pth") else _made(options)
     if options.weights:
         _fill(made, options.weights, options.weights_key)
+    if away := {str(t.device) for t in made.state_dict().values()} - {"cpu"}:
+        raise UsageError(
+            f"{options.name}: its weights are on {', '.join(away)}, and export runs it on the CPU. "
+            f"Give module.cpu()."
+        )
     notes = ["the module was in training mode; exported in eval mode"] if made.training else []
     wide = [n for n, t in (*made.named_parameters(), *made.named_buffers()) if _is_wide(t)]
     if wide:
@@ -55,7 +60,7 @@ def input_names(made: torch.nn.Module, options: ExportOptions) -> list[str]:
     count = len(options.shapes)
     if not needed <= count <= len(names) or not count:
         raise UsageError(
-            f"{options.model}: forward takes {', '.join(names[:needed]) or 'no named input'}; got "
+            f"{options.name}: forward takes {', '.join(names[:needed]) or 'no named input'}; got "
             f"{count} shapes. Give one --shape an input, without the batch: --shape 3,256,256"
         )
     if unknown := [name for name in options.batch_inputs if name not in names[:count]]:
@@ -89,36 +94,44 @@ def program_inputs(loaded: torch.export.ExportedProgram) -> tuple[TensorSpec, ..
 
 
 def _made(options: ExportOptions) -> torch.nn.Module:
-    module_name, _, name = options.model.partition(":")
-    with _current_folder_importable():
-        try:
-            python = importlib.import_module(module_name)
-        except ImportError as error:
-            raise UsageError(f"{options.model}: cannot import {module_name} ({error}).") from error
-        make = getattr(python, name, None)
-        if make is None:
-            known = [n for n, value in vars(python).items() if callable(value) and n[0] != "_"]
-            raise UnknownName.among(f"factory in {module_name}", name, known)
-        made = _called(make, options)
+    if isinstance(options.model, str):
+        with _current_folder_importable():
+            made = _called(_imported(options.model), options)
+    else:
+        made = _called(options.model, options)
     if not isinstance(made, torch.nn.Module):
         raise UsageError(
-            f"{options.model}: gave a {type(made).__name__}, needs to be a callable that returns "
+            f"{options.name}: gave a {type(made).__name__}, needs to be a callable that returns "
             f"a torch.nn.Module."
         )
     return made
+
+
+def _imported(model: str) -> Any:
+    """What "package.module:name" names. Raises `UsageError`, `UnknownName`."""
+    module_name, _, name = model.partition(":")
+    try:
+        python = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UsageError(f"{model}: cannot import {module_name} ({error}).") from error
+    found = getattr(python, name, None)
+    if found is None:
+        known = [n for n, value in vars(python).items() if callable(value) and n[0] != "_"]
+        raise UnknownName.among(f"factory in {module_name}", name, known)
+    return found
 
 
 def _called(make: Any, options: ExportOptions) -> Any:
     given = {name: _value(text) for name, text in options.arguments}
     if isinstance(make, torch.nn.Module) or not callable(make):
         if given:
-            raise UsageError(f"--arg: {options.model} is no callable, it takes no arguments.")
+            raise UsageError(f"--arg: {options.name} is no callable, it takes no arguments.")
         return make
     try:
         inspect.signature(make).bind(**given)
     except TypeError as error:
         raise UsageError(
-            f"{options.model}{inspect.signature(make)}: {error}. Give its arguments with "
+            f"{options.name}{inspect.signature(make)}: {error}. Give its arguments with "
             f"--arg name=value."
         ) from error
     return make(**given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from trtfuse.core.errors import PoolError, ShapeMismatch
@@ -17,29 +16,33 @@ def map_batches(pool: Pool, ring: Ring, batches: Iterable[Arrays]) -> Iterator[d
     """The outputs of every batch, in order, as copies. One caller at a time.
 
     Each batch holds every input by name, with the batch axis. As many batches as the ring has
-    slots are under way. Raises PoolError for a batch that fails, ShapeMismatch for one too large.
+    slots are under way; a caller who stops early waits for those. Raises PoolError for a batch that
+    fails, ShapeMismatch for one too large.
     """
     source = enumerate(batches)
     free = list(range(ring.layout.slots))
     flying: dict[int, Task] = {}
-    answered: Counter[int] = Counter()
+    left: dict[int, int] = {}
     order: Order[dict[str, Array]] = Order()
-    while True:
-        while free and (numbered := next(source, None)) is not None:
-            task = _write(ring, numbered[0], free.pop(), numbered[1])
-            flying[task.seq] = task
-            pool.submit(task)
-        if not flying:
-            return
-        part = _answered(pool.results.get())
-        answered[part.seq] += part.count
-        task = flying[part.seq]
-        if answered[task.seq] == task.count:
-            del flying[task.seq], answered[task.seq]
-            outputs = ring.outputs(task.slot, 0, task.count)
-            copies = {name: output.copy() for name, output in outputs.items()}
-            free.append(task.slot)
-            yield from order.push(task.seq, copies)
+    try:
+        while True:
+            while free and (numbered := next(source, None)) is not None:
+                task = _write(ring, numbered[0], free.pop(), numbered[1])
+                flying[task.seq], left[task.seq] = task, task.count
+                pool.submit(task)
+            if not left:
+                return
+            part = _answered(pool, left)
+            if part.seq not in left:
+                task = flying.pop(part.seq)
+                outputs = ring.outputs(task.slot, 0, task.count)
+                copies = {name: output.copy() for name, output in outputs.items()}
+                free.append(task.slot)
+                yield from order.push(task.seq, copies)
+    finally:
+        # The next caller must not meet answers of this one.
+        while left:
+            _landed(pool, left)
 
 
 def _write(ring: Ring, seq: int, slot: int, batch: Arrays) -> Task:
@@ -56,10 +59,22 @@ def _write(ring: Ring, seq: int, slot: int, batch: Arrays) -> Task:
     return Task(seq=seq, slot=slot, count=count)
 
 
-def _answered(result: Result | BaseException | None) -> Task:
-    if not isinstance(result, Result):
-        raise result or PoolError("the results of this pool were ended by another thread.")
+def _answered(pool: Pool, left: dict[int, int]) -> Task:
+    """The next task, or part of one, that is done. Raises PoolError if it failed."""
+    result = _landed(pool, left)
     if isinstance(result.outcome, Failure):
         why = result.outcome
         raise PoolError(f"batch {result.task.seq}: {why.kind}: {why.message}")
     return result.task
+
+
+def _landed(pool: Pool, left: dict[int, int]) -> Result:
+    """The next result, counted off what is `left` of its batch. Raises what has ended the pool."""
+    result = pool.results.get()
+    if not isinstance(result, Result):
+        left.clear()
+        raise result or PoolError("the results of this pool were ended by another thread.")
+    left[result.task.seq] -= result.task.count
+    if not left[result.task.seq]:
+        del left[result.task.seq]
+    return result

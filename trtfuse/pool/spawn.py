@@ -12,6 +12,7 @@ import faulthandler
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import threading
 import traceback
@@ -150,13 +151,20 @@ def describe_exit(exitcode: int | None) -> str:
 
 
 def run_in_child(
-    function: Callable[..., T], *args: Any, name: str, timeout_s: float | None = None
+    function: Callable[..., T],
+    *args: Any,
+    name: str,
+    timeout_s: float | None = None,
+    memory_bytes: int | None = None,
 ) -> T:
     """`function(*args)`, computed in a child process whose crash cannot touch this one.
 
-    Function, arguments and value must be picklable. A TrtfuseError raised there is raised here;
-    any other exception, a death, and the deadline become ChildDied.
+    Function, arguments and value must be picklable; `memory_bytes` bounds what the child may map.
+    A TrtfuseError raised there is raised here; any other exception, a death, and the deadline
+    become ChildDied.
     """
+    if memory_bytes is not None:
+        function, args = _within, (memory_bytes, function, *args)
     child = start(_compute, function, args, name=name)
     grace_s = 0.0
     try:
@@ -219,6 +227,21 @@ def _received(pipe: Connection) -> object:
         return pipe.recv()
     except (EOFError, ConnectionResetError):
         return _END
+
+
+def limit(what: int, most: int) -> None:
+    """Let an allocation of this process beyond `most` fail, before the system kills the process.
+
+    `what` is one of `resource`'s limits.
+    """
+    _, hard = resource.getrlimit(what)
+    bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(what, (bounded, hard))
+
+
+def _within(memory_bytes: int, function: Callable[..., T], *args: Any) -> T:
+    limit(resource.RLIMIT_AS, memory_bytes)
+    return function(*args)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,98 @@
+"""trtfuse as a library: modules in, arrays through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import trtfuse
+from tests.models import brighter
+from trtfuse.core.errors import EngineNotFound, ShapeMismatch, UnknownName, UsageError
+from trtfuse.core.specs import Array
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an engine that halves what it gets."""
+    folder = tmp_path_factory.mktemp("api")
+    options = trtfuse.BuildOptions(
+        model=brighter(folder / "half.onnx"),
+        devices="cpu",
+        batch=(1, 2, 4),
+        sizes=((4, 4), (6, 6), (8, 8)),
+        engines=folder / "engines",
+    )
+    (made,) = trtfuse.build(options).engines
+    return made.folder
+
+
+def pictures(count: int, value: float) -> Array:
+    return np.full((count, 3, 6, 8), value, np.float32)
+
+
+def test_a_module_is_exported_as_it_is_and_left_as_it_was(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Conv2d(3, 2, 1)).train()
+    options = trtfuse.ExportOptions(
+        model=module,
+        output=str(tmp_path / "net.onnx"),  # type: ignore[arg-type] # of callers without types
+        shapes=((3, 4, 4),),
+    )
+    report = trtfuse.export(options)
+    assert report.model.path == tmp_path / "net.onnx"
+    assert report.largest_difference < 1e-5
+    assert module.training
+
+
+def test_a_module_whose_weights_are_elsewhere_is_refused(tmp_path: Path) -> None:
+    options = trtfuse.ExportOptions(
+        model=torch.nn.Linear(2, 2, device="meta"), output=tmp_path / "net.onnx", shapes=((2,),)
+    )
+    with pytest.raises(UsageError, match=r"Linear: its weights are on meta.*module\.cpu\(\)"):
+        trtfuse.export(options)
+
+
+def test_an_engine_is_opened_by_its_own_folder_or_its_models(engine: Path) -> None:
+    for folder in (engine, engine.parent, str(engine.parent)):
+        with trtfuse.open_engine(folder, devices="cpu") as half:
+            assert half({"x": pictures(3, 5)})["y"][2, 1, 3, 3] == 2.5
+
+
+def test_an_engine_that_is_not_there_is_named(engine: Path, tmp_path: Path) -> None:
+    with pytest.raises(EngineNotFound), trtfuse.open_engine(tmp_path / "none", devices="cpu"):
+        pass
+    with (
+        pytest.raises(UnknownName, match="half"),
+        trtfuse.open_engine(engine.parents[1] / "hal", devices="cpu"),
+    ):
+        pass
+
+
+def test_outputs_belong_to_the_caller_and_inputs_may_be_views(engine: Path) -> None:
+    whole = np.arange(2 * 3 * 8 * 6, dtype=np.float32).reshape(2, 3, 8, 6)
+    with trtfuse.open_engine(engine, devices="cpu") as half:
+        first = half({"x": whole.swapaxes(2, 3)})["y"]
+        half({"x": pictures(2, 100)})
+    np.testing.assert_array_equal(first, whole.swapaxes(2, 3) / 2)
+
+
+def test_arrays_go_through_a_pool_in_order(engine: Path) -> None:
+    batches = [{"x": pictures(1 + n % 4, n)} for n in range(20)]
+    with trtfuse.Pool(engine, devices="cpu", workers=2) as pool:
+        got = [y["y"] for y in pool.map(batches)]
+    assert [len(y) for y in got] == [1 + n % 4 for n in range(20)]
+    assert [float(y[0, 0, 0, 0]) for y in got] == [n / 2 for n in range(20)]
+
+
+def test_a_pool_goes_on_after_a_caller_that_stopped_and_a_batch_it_refused(engine: Path) -> None:
+    with trtfuse.Pool(engine, devices="cpu") as pool:
+        for y in pool.map({"x": pictures(2, n)} for n in range(10)):
+            assert y["y"].max() == 0
+            break
+        with pytest.raises(ShapeMismatch, match="got float64"):
+            list(pool.map([{"x": pictures(1, 1).astype(np.float64)}]))
+        with pytest.raises(ShapeMismatch, match="needs float32"):
+            list(pool.map([{"x": pictures(5, 1)}]))
+        assert [y["y"].max() for y in pool.map([{"x": pictures(2, 8)}])] == [4]
