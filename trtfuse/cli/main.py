@@ -15,6 +15,7 @@ import typer
 from trtfuse import __version__
 from trtfuse.cli.bench import ModelFirst, bench, compare
 from trtfuse.cli.build import build
+from trtfuse.cli.doctor import doctor
 from trtfuse.cli.export import export
 from trtfuse.cli.infer import infer
 from trtfuse.cli.inspect import inspect
@@ -64,7 +65,7 @@ def guarded(command: Callable[..., Any], name: str | None = None) -> Callable[..
     return run
 
 
-for _command in (export, build, infer, inspect, verify):
+for _command in (export, build, infer, inspect, verify, doctor):
     app.command(epilog=EXIT_CODES)(guarded(_command))
 
 _bench = typer.Typer(

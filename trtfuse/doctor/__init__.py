@@ -1,0 +1,1 @@
+"""What this machine can do: facts that thin probes gather, judged by pure functions."""
