@@ -41,6 +41,7 @@ from trtfuse.io.sink import Run
 from trtfuse.pool.pool import Pool, Seat
 from trtfuse.pool.slots import Layout, created, for_engine
 from trtfuse.pool.stream import Stream, Threads
+from trtfuse.tasks.picture import one_thread_each
 from trtfuse.tasks.table import codec
 
 # More decoders feed more than one process can write, and hold memory.
@@ -76,6 +77,7 @@ def infer(options: InferOptions, *, watch: Watch, command: tuple[str, ...] = ())
     begun = time.monotonic()
     plan = decide(options)
     with (
+        one_thread_each(),
         open_sink(
             plan.output, source=options.source, writing=options.writing, run=_run(options, plan)
         ) as sink,

@@ -10,7 +10,7 @@ from trtfuse.core.card import Colour, InputCard, Layout
 from trtfuse.core.flow import Picture
 from trtfuse.core.specs import Array
 from trtfuse.tasks.fitting import fit
-from trtfuse.tasks.picture import encode, resize
+from trtfuse.tasks.picture import encode, one_thread_each, resize
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
@@ -145,3 +145,10 @@ def test_resize_shrinks_by_area_and_grows_linearly_on_each_axis() -> None:
 def test_resize_to_its_own_size_is_the_picture_itself() -> None:
     pixels = photo()
     assert resize(pixels, pixels.shape[:2]) is pixels
+
+
+def test_opencv_works_in_the_callers_thread_alone_and_is_given_back_as_it_was() -> None:
+    before = cv2.getNumThreads()
+    with one_thread_each():
+        assert cv2.getNumThreads() == 1
+    assert cv2.getNumThreads() == before

@@ -8,6 +8,8 @@ that needs no resize reaches the tensor bit for bit as the formula says.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +20,22 @@ from trtfuse.core.card import InputCard
 from trtfuse.core.flow import Geometry, Picture
 from trtfuse.core.specs import Array
 from trtfuse.tasks.fitting import scaled_size, shown
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """In the block, OpenCV works in the thread that calls it, in the whole process.
+
+    The callers are as many threads as there are cores. OpenCV's own beside them take none of their
+    work over (4 feeders on 2 cores: 14.3 ms a picture without, 15.3 with them), and it starts as
+    many as the host has cores, whatever this process may use.
+    """
+    before = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(before)
 
 
 def encode(card: InputCard, picture: Picture, geometry: Geometry, into: Array) -> None:
