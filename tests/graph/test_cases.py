@@ -118,6 +118,11 @@ def test_e09_weights_beyond_the_threshold_get_a_file_of_their_own(tmp_path: Path
     }
     assert places == {"m.onnx.data"}
     assert describe(output) == report.model
+    data = output.with_name("m.onnx.data")
+    before = data.read_bytes()
+    data.write_bytes(bytes([before[0] ^ 1]) + before[1:])  # the engine's key covers this file too
+    assert describe(output).sha256 != report.model.sha256
+    data.write_bytes(before)
     x = weights(2, 64)
     np.testing.assert_allclose(
         run(onnx.load(str(output)), x=x)["y"], run(big_net(), x=x)["y"], rtol=1e-4, atol=1e-5

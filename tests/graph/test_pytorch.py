@@ -28,11 +28,12 @@ def exported(
 
 
 def test_a_module_left_in_training_mode_is_exported_in_eval_mode(tmp_path: Path) -> None:
+    """E04: BatchNorm and Dropout(0.5), answering as the module does in eval mode."""
     report = exported(tmp_path, "ConvNet", (3, 16, 16))
     model = load(tmp_path / "net.onnx")
     assert report.model.inputs[0].shape == ("batch", 3, 16, 16)
     assert report.model.outputs[0].shape == ("batch", 4, 14, 14)
-    assert not {"Dropout"} & {node.op_type for node in model.graph.node}
+    assert not {"Dropout", "BatchNormalization"} & {node.op_type for node in model.graph.node}
     assert (opset(model), model.ir_version) == (17, 8)
     x = weights(3, 3, 16, 16)
     with torch.no_grad():
@@ -45,6 +46,7 @@ def test_a_module_left_in_training_mode_is_exported_in_eval_mode(tmp_path: Path)
 
 
 def test_each_parts_own_mode_is_restored(tmp_path: Path) -> None:
+    """E04."""
     before = {name: part.training for name, part in nets.shared.named_modules()}
     assert len(set(before.values())) == 2
     exported(tmp_path, "same_again", (3, 8, 8))
@@ -66,6 +68,7 @@ def test_the_module_is_the_witness_at_batches_on_both_sides_of_the_traced_one(
 
 
 def test_names_of_nested_outputs_are_kept_and_none_is_noted(tmp_path: Path) -> None:
+    """E06: a dict with None and a tuple inside, in its own order."""
     report = exported(tmp_path, "DictNet", (3, 8, 8))
     assert [one.name for one in report.model.outputs] == ["boxes", "scores.0", "scores.1"]
     assert "output 'aux' is None and was dropped" in report.notes

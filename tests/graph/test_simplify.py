@@ -87,6 +87,7 @@ def test_the_simplifier_works_in_a_child_as_it_does_here(tmp_path: Path) -> None
 def test_a_simplifier_that_fails_costs_a_note_and_not_the_export(
     tmp_path: Path, stub: Callable[..., str], limits: dict[str, float], words: str
 ) -> None:
+    """S03."""
     report = exported(tmp_path, conv_net(), instead(stub, in_child(**limits)))
     (note,) = report.notes
     assert note.startswith("simplify: not done; ")
@@ -108,7 +109,9 @@ def fix_the_batch(before: Path, after: Path) -> str:
 
 
 def test_a_simplifier_that_fixes_the_batch_is_not_believed(tmp_path: Path) -> None:
+    """S01: names, types and open axes are as before, or the graph before is kept."""
     report = exported(tmp_path, conv_net(), instead(fix_the_batch, directly))
+    assert "simplify" not in [step.name for step in report.steps]
     assert report.notes[0].startswith("simplify: not done; onnxsim changed the inputs from x")
     assert report.model.inputs[0].shape[0] == "batch"
 

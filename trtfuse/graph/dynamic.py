@@ -24,6 +24,9 @@ from trtfuse.graph.probe import Items
 from trtfuse.graph.repair import Rewrite, nodes_with_fixed_batch, nodes_with_fixed_size
 from trtfuse.graph.source import BATCHES, Source
 
+# Nodes in one message.
+_MOST_NAMED = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
@@ -92,9 +95,15 @@ def _opened(source: Source, options: ExportOptions, planned: batch.Inputs) -> Op
         opened = _proven(source, dynamic, planned, witness, items)
         if opened.proof.holds(options.tolerance):
             return _at_other_sizes(opened, source, options, planned, sizes)
-    suspects = nodes_with_fixed_batch(opened.model, planned, held or source.traced_at)
+    # Where every constant was made to follow, the batch is lost in one that the source has.
+    left, own = (
+        nodes_with_fixed_batch(model, planned, held or source.traced_at)
+        for model in (opened.model, source.model)
+    )
     shared = [one.name for one in planned if one.shape[:1] != (BATCH,)]
-    raise ExportFailed(_refusal(options, opened, suspects, shared, resized=witness.sizes != sizes))
+    raise ExportFailed(
+        _refusal(options, opened, left or own, shared, resized=witness.sizes != sizes)
+    )
 
 
 def _attempts(held: int | None, traced_at: int) -> Iterator[tuple[int | None, bool]]:
@@ -266,7 +275,9 @@ def _refusal(
         f"{options.output} was not written. {opened.proof.against(options.tolerance)}."
     ]
     if suspects:
-        parts.append(f"Nodes that hold the batch as a number: {', '.join(suspects)}.")
+        more = f" and {len(suspects) - _MOST_NAMED} more" if len(suspects) > _MOST_NAMED else ""
+        named = ", ".join(suspects[:_MOST_NAMED])
+        parts.append(f"Nodes that hold the batch as a number: {named}{more}.")
     if mixing := check.first_mixing_node(opened.run, opened.items, options.tolerance):
         parts.append(f"The first node where the items of a batch change each other: {mixing}.")
     if shared:

@@ -67,7 +67,9 @@ def nodes_with_fixed_batch(
             continue
         shape = constants.get(node.input[place])
         alone = node.op_type in ("ConstantOfShape", "Expand", "Tile")
-        if shape and batch in shape and (alone or node.input[0] in carried):
+        # A target without an open size is of one number of items, also where it hides which.
+        whole = node.op_type == "Reshape" and min(shape or (0,)) > 0
+        if shape and (batch in shape or whole) and (alone or node.input[0] in carried):
             suspects.append(node_name(node))
     return suspects
 

@@ -1,0 +1,108 @@
+"""Failures that people have met in public, met again as a user would: at the command line.
+
+What is right is said in a test's own words; more of the same cases, from the inside, are in
+tests/graph/test_cases.py.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from tests.graph.fusing import picture_card
+from tests.graph.graphs import graph, ints, weights
+from trtfuse.cli.main import app
+from trtfuse.core import card as cards
+from trtfuse.graph.model import save
+
+DATA = Path(__file__).parent / "data" / "cases"
+
+
+def trtfuse(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def files() -> set[str]:
+    return {str(path) for path in Path().rglob("*") if path.is_file()}
+
+
+def test_e01_a_batch_that_cannot_be_opened_is_refused_with_the_node_that_holds_it() -> None:
+    """The items are laid end to end: no shape of the second Reshape could part them again."""
+    model = graph(
+        [
+            helper.make_node("Reshape", ["x", "line"], ["flat"], name="flatten"),
+            helper.make_node("MatMul", ["flat", "w"], ["row"], name="fc"),
+            helper.make_node("Reshape", ["row", "one"], ["y"], name="unflatten"),
+        ],
+        {"x": [1, 3, 8]},
+        {"y": [1, 4]},
+        {"line": ints(24), "w": weights(24, 4), "one": ints(1, 4)},
+    )
+    save(model, Path("in.onnx"))
+    result = trtfuse("export", "in.onnx", "-o", "out.onnx", "--batch-input", "x")
+    assert result.exit_code == 3
+    assert "its batch cannot be made dynamic, out.onnx was not written" in result.stderr
+    held = "Nodes that hold the batch as a number: Reshape 'flatten', Reshape 'unflatten'."
+    assert held in result.stderr
+    assert files() == {"in.onnx"}
+    assert trtfuse("export", "in.onnx", "-o", "out.onnx", "--static-batch").exit_code == 0
+
+
+def test_e03_a_name_that_is_none_is_a_usage_error() -> None:
+    words = ("--shape", "3,4,4", "--shape", "3", "--batch-input", "images")
+    result = trtfuse("export", "tests.graph.nets:PairNet", "-o", "out.onnx", *words)
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == (
+        "trtfuse export: --batch-input 'images': not known. Did you mean image? "
+        "Known: embedding, image."
+    )
+    assert files() == set()
+
+
+def test_e09_a_graph_without_its_weights_is_refused_at_once() -> None:
+    shutil.copy(DATA.parent / "graph" / "pair" / "m.onnx", "m.onnx")
+    result = trtfuse("build", "m.onnx")
+    assert result.exit_code == 2
+    assert "'m.onnx.data' is missing beside it" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(Path("engines").rglob("manifest.json"))
+
+
+def test_h01_what_leaves_float16_inside_stays_in_float32() -> None:
+    """ONNX Runtime would show 300 either way: what counts is what the block is said to hold."""
+    assert trtfuse("export", DATA / "rms.onnx", "-o", "rms.onnx").exit_code == 0
+    result = trtfuse("build", "rms.onnx", "--precision", "fp16")
+    assert result.exit_code == 0
+    assert "Pow_1..Sqrt_3 in fp32: p reaches 8.9e+04; float16 ends at 65504" in result.stderr
+    (manifest,) = Path("engines").rglob("manifest.json")
+    (note,) = json.loads(manifest.read_text())["notes"]
+    assert note.startswith("Pow_1..Sqrt_3 in fp32: ")
+
+
+def test_h04_what_is_no_number_is_a_failed_item_and_too_large_is_white() -> None:
+    """y = 1.2 x / max(x): 0/0 for black.png, 1.2 for over.png, one item in three has no file."""
+    Path("card.json").write_text(cards.dumps(picture_card()))
+    words = ("--card", "card.json", "-o", "norm.onnx")
+    assert trtfuse("export", DATA / "norm.onnx", *words).exit_code == 0
+    assert trtfuse("build", "norm.onnx", "--size", "16x16:32x32:32x32").exit_code == 0
+    result = trtfuse("infer", DATA / "h04", "--output", "out")
+    assert result.exit_code == 1
+    assert "3 items, 1 failed" in result.stdout
+    lines = [json.loads(line) for line in Path("out/results.jsonl").read_text().splitlines()]
+    bad = 3 * 16 * 16
+    assert [line["key"] for line in lines] == ["black.png", "ok.png", "over.png"]
+    assert f"{bad} of {bad} values are NaN or infinite" in json.dumps(lines[0])
+    assert {path.name for path in Path("out").glob("*.png")} == {"ok.png", "over.png"}
+    assert np.asarray(Image.open("out/over.png")).min() == 255
