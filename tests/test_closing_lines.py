@@ -8,7 +8,7 @@ import pytest
 
 from trtfuse.cli.progress import show_report
 from trtfuse.core.record import to_json
-from trtfuse.core.report import RunReport, WorkerRecord, device_report
+from trtfuse.core.report import RunReport, Verdict, WorkerRecord, device_report
 
 
 def report(record: WorkerRecord) -> RunReport:
@@ -20,6 +20,7 @@ def report(record: WorkerRecord) -> RunReport:
         output="photos-out",
         items=8,
         failures=(),
+        failed=0,
         skipped=(),
         seconds=1.0,
         start_seconds=1.0,
@@ -30,6 +31,7 @@ def report(record: WorkerRecord) -> RunReport:
         writers=1,
         devices=(device_report(record, seconds=1.0),),
         versions={},
+        verdict=Verdict(bound=None, share=0.0, text="nothing", shares={}),
     )
 
 

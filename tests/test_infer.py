@@ -26,9 +26,11 @@ from trtfuse.core.options import (
     BuildOptions,
     ExportOptions,
     InferOptions,
+    ObservingOptions,
     ReadingOptions,
     WritingOptions,
 )
+from trtfuse.core.record import to_json
 from trtfuse.core.report import Progress, RunReport
 from trtfuse.graph.export import export
 from trtfuse.infer import infer
@@ -145,6 +147,28 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(
     report = run(built, pictures, tmp_path / "more", workers=workers)
     assert contents(tmp_path / "one") == contents(tmp_path / "more")
     assert [device.device for device in report.devices] == [f"cpu:{n}" for n in range(workers)]
+
+
+def test_a_run_says_what_held_it_up_and_what_its_processes_held(
+    built: Path, pictures: Path, tmp_path: Path
+) -> None:
+    report = run(
+        built, pictures, tmp_path / "out", devices="cpu:2", observing=ObservingOptions(every_s=0.01)
+    )
+    written = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert written == json.loads(json.dumps(to_json(report)))
+    assert report.verdict.text
+    assert {stage.name for stage in report.stages} > {"decode", "prepare", "compute", "store"}
+    workers = {"worker 0 (cpu:0)", "worker 1 (cpu:1)"}
+    held = {one.name: one for one in report.memory}
+    assert set(held) == {"parent", *workers, "shared memory, all programs"}
+    assert held["shared memory, all programs"].peak_bytes >= report.ring_bytes
+    for name in ("parent", *workers):
+        assert held[name].peak_bytes > 10 << 20
+        assert not held[name].leaks
+    (items,) = report.samples.of("items")
+    assert (items.values[0], items.values[-1]) == (0, 90)
+    assert {line.column.name for line in report.samples.of("busy")} == workers
 
 
 def killer(*at: int, number: int = signal.SIGKILL) -> Callable[[Progress], None]:

@@ -13,31 +13,34 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 from trtfuse import __version__
+from trtfuse.build.backends import metered
 from trtfuse.build.fleet import find
 from trtfuse.build.store import Engine
 from trtfuse.core.card import Card
 from trtfuse.core.cores import usable_cores
 from trtfuse.core.errors import CardError
 from trtfuse.core.files import replacing
-from trtfuse.core.flow import Failure, Outcome, Sink
+from trtfuse.core.flow import Outcome, Sink
 from trtfuse.core.options import InferOptions
 from trtfuse.core.record import to_json
 from trtfuse.core.report import (
-    ItemFailure,
     Progress,
     RunReport,
+    Samples,
     Tally,
     device_report,
     stage_reports,
 )
-from trtfuse.core.times import StageTimes
 from trtfuse.io.folder import FolderSource
 from trtfuse.io.names import REPORT
 from trtfuse.io.opening import open_sink, open_source
 from trtfuse.io.sink import Run
+from trtfuse.observe.sampler import Readings, Sampler, memory_reports
+from trtfuse.observe.verdict import Load, judge
 from trtfuse.pool.pool import Pool, Seat
 from trtfuse.pool.slots import Layout, created, for_engine
 from trtfuse.pool.stream import Stream, Threads
@@ -54,6 +57,10 @@ Watch = Callable[[Progress], None]
 class Plan:
     """A run, decided: nothing has been opened yet but the list of pictures."""
 
+    options: InferOptions
+    began: datetime
+    """When the run was asked for, in UTC; and the same by `time.monotonic`."""
+    began_s: float
     source: FolderSource
     output: Path
     engines: tuple[Engine, ...]
@@ -74,7 +81,6 @@ def infer(options: InferOptions, *, watch: Watch, command: tuple[str, ...] = ())
     UsageError, CardError, EngineError or PoolError where the run cannot start or go on; an item
     that fails is in the report.
     """
-    begun = time.monotonic()
     plan = decide(options)
     with (
         one_thread_each(),
@@ -83,39 +89,20 @@ def infer(options: InferOptions, *, watch: Watch, command: tuple[str, ...] = ())
         ) as sink,
         created(plan.layout) as ring,
         Pool(plan.seats, ring, restarts=options.restarts, batch_s=options.batch_timeout_s) as pool,
+        metered(seat.device for seat in plan.seats) as meters,
     ):
-        start_seconds = time.monotonic() - begun
         remaining = sink.remaining(plan.source)
-        times = StageTimes()
         tally = Tally(total=lambda: remaining.count, records=pool.records)
         meaning = codec(plan.card, depth=options.writing.depth)
-        with Stream(remaining, meaning, sink, pool, ring) as stream:
+        with (
+            Sampler(Readings(tally, meters), every_s=options.observing.every_s) as sampler,
+            Stream(remaining, meaning, sink, pool, ring) as stream,
+        ):
             for outcome in stream.run(plan.threads):
-                committed = _committed(sink, outcome)
-                times.add(committed.times)
-                watch(tally.count(_failure(committed)))
-        seconds = tally.seconds
-    report = RunReport(
-        command=command,
-        model=plan.engines[0].manifest.model,
-        engine=", ".join(engine.folder.name for engine in plan.engines),
-        source=str(options.source),
-        output=str(plan.output),
-        items=tally.done,
-        failures=tuple(tally.failures),
-        skipped=_skipped(plan.source),
-        seconds=round(seconds, 3),
-        start_seconds=round(start_seconds, 3),
-        batch=plan.layout.batch,
-        slots=plan.layout.slots,
-        ring_bytes=plan.layout.total_bytes,
-        feeders=plan.threads.feeders,
-        writers=plan.threads.writers,
-        devices=tuple(device_report(record, seconds=seconds) for record in pool.records),
-        stages=stage_reports(times),
-        versions=_versions(plan.engines),
-        notes=plan.notes,
-    )
+                watch(tally.count(_committed(sink, outcome)))
+            tally.end()
+    # The pool has closed: what its workers held at most is known now.
+    report = _report(plan, tally, sampler.samples, command)
     with replacing(plan.output / REPORT) as part:
         part.write_text(json.dumps(to_json(report), indent=2) + "\n", encoding="utf-8")
     return report
@@ -123,6 +110,7 @@ def infer(options: InferOptions, *, watch: Watch, command: tuple[str, ...] = ())
 
 def decide(options: InferOptions) -> Plan:
     """Find the pictures, the engine and the devices, check that they fit, and size the ring."""
+    began, began_s = datetime.now(timezone.utc), time.monotonic()
     source = open_source(options.source, options.reading)
     fleet = find(options)
     seats = tuple(Seat(device=one.device, open_runner=one.open_runner) for one in fleet.places)
@@ -143,6 +131,9 @@ def decide(options: InferOptions) -> Plan:
         memory_bytes=options.memory_bytes,
     )
     return Plan(
+        options=options,
+        began=began,
+        began_s=began_s,
         source=source,
         output=options.output or _beside(options.source),
         engines=fleet.engines,
@@ -176,11 +167,46 @@ def _committed(sink: Sink, outcome: Outcome) -> Outcome:
     return committed
 
 
-def _failure(outcome: Outcome) -> ItemFailure | None:
-    why = outcome.entry
-    if not isinstance(why, Failure):
-        return None
-    return ItemFailure(key=outcome.item.key, kind=why.kind, message=why.message)
+def _report(plan: Plan, tally: Tally, samples: Samples, command: tuple[str, ...]) -> RunReport:
+    return RunReport(
+        command=command,
+        model=plan.engines[0].manifest.model,
+        engine=", ".join(engine.folder.name for engine in plan.engines),
+        source=str(plan.options.source),
+        output=str(plan.output),
+        items=tally.done,
+        failures=tuple(tally.failures),
+        failed=tally.failed,
+        skipped=_skipped(plan.source),
+        began=plan.began.isoformat(timespec="seconds"),
+        seconds=round(tally.seconds, 3),
+        start_seconds=round(tally.started - plan.began_s, 3),
+        batch=plan.layout.batch,
+        slots=plan.layout.slots,
+        ring_bytes=plan.layout.total_bytes,
+        feeders=plan.threads.feeders,
+        writers=plan.threads.writers,
+        devices=tuple(device_report(record, seconds=tally.seconds) for record in tally.records),
+        stages=stage_reports(tally.stages),
+        verdict=judge(_load(plan, tally)),
+        memory=memory_reports(samples),
+        samples=samples,
+        versions=_versions(plan.engines),
+        notes=plan.notes,
+    )
+
+
+def _load(plan: Plan, tally: Tally) -> Load:
+    return Load(
+        seconds=tally.seconds,
+        stages={name: times.total / 1e9 for name, times in tally.stages.by_stage.items()},
+        busy_s=tuple(record.busy_ns / 1e9 for record in tally.records),
+        feeders=plan.threads.feeders,
+        writers=plan.threads.writers,
+        cores=usable_cores(),
+        batch=plan.layout.batch,
+        on_gpu=any(seat.device.startswith("cuda") for seat in plan.seats),
+    )
 
 
 def _skipped(source: FolderSource) -> tuple[str, ...]:

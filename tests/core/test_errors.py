@@ -2,14 +2,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from trtfuse.core import errors
 from trtfuse.core.extras import require
-from trtfuse.core.flow import Timing
+from trtfuse.core.flow import Entry, Failure, Outcome, Picture, Timing
 from trtfuse.core.options import BuildOptions, InferOptions
 from trtfuse.core.report import ItemFailure, Tally, WorkerRecord, device_report
 from trtfuse.core.units import parse_bytes
+from trtfuse.testing import ListSource
 
 EXIT_CODES = {
     errors.UsageError: 2,
@@ -98,7 +100,10 @@ def test_a_worker_s_share_is_what_it_computed_of_the_run() -> None:
 
 def test_the_tally_counts_items_and_failures() -> None:
     tally = Tally(total=lambda: 3, records=[WorkerRecord("cpu:0", items=2)])
-    tally.count(None)
-    progress = tally.count(ItemFailure(key="a", kind="ItemError", message="cut"))
+    (item, other) = ListSource([Picture(np.zeros((1, 1, 3), np.uint8))] * 2)
+    tally.count(Outcome(item=item, entry=Entry(line={})))
+    why = Failure(kind="ItemError", message="cut")
+    progress = tally.count(Outcome(item=other, entry=why))
+    assert tally.failures == [ItemFailure(key="0001", kind="ItemError", message="cut")]
     assert (progress.done, progress.failed, progress.total) == (2, 1, 3)
     assert progress.items_by_device == (("cpu:0", 2),)

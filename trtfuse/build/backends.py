@@ -5,7 +5,8 @@ Everything heavy is imported inside, so that finding an engine up to date costs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,7 @@ from trtfuse.build.plan import Target
 from trtfuse.core.errors import MissingExtra, UnknownName, UsageError
 from trtfuse.core.flow import OpenRunner
 from trtfuse.core.options import BuildOptions
+from trtfuse.core.report import Meters
 from trtfuse.core.specs import BuildRequest, DeviceSpec, EngineManifest, Precision
 
 
@@ -135,6 +137,19 @@ def remarks_on_gpus(*, used: bool) -> tuple[str, ...]:
 
     said = remark(scan(), tensorrt=_tensorrt(), used=used)
     return (said,) if said else ()
+
+
+@contextmanager
+def metered(devices: Iterable[str]) -> Iterator[Meters]:
+    """What the GPUs among `devices` say of themselves, while the context is open."""
+    numbers = sorted({device for device in devices if device.startswith("cuda:")})
+    if not numbers:
+        yield dict
+        return
+    from trtfuse.gpu.meters import meters
+
+    with meters(numbers) as read:
+        yield read
 
 
 def to_build(options: BuildOptions) -> tuple[Target, ...]:

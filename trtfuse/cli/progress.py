@@ -97,12 +97,15 @@ def show_report(report: RunReport) -> None:
             console.print(line, markup=False, highlight=False)
     for note in report.notes:
         console.print(note, markup=False, highlight=False)
+    warnings = (one.warning for one in report.memory if one.leaks)
+    for line in (report.verdict.text, *warnings):
+        console.print(line, markup=False, highlight=False)
     for failure in report.failures[:10]:
         # repr: a file's name may hold a newline, or what the terminal obeys.
         line = f"failed: {failure.key!r}: {failure.message}"
         console.print(line, markup=False, highlight=False)
-    if len(report.failures) > 10:
-        console.print(f"… and {len(report.failures) - 10} more, in run.json")
+    if report.failed > 10:
+        console.print(f"… and {report.failed - 10} more, in run.json and results.jsonl")
     for reason in report.skipped:
         console.print(f"skipped: {reason}", markup=False, highlight=False)
     console.print(f"results: {report.output}", markup=False, highlight=False)
@@ -112,6 +115,6 @@ def last_line(report: RunReport) -> str:
     """The stable line that scripts may look for."""
     state = "FAILED" if report.failures else "OK"
     return (
-        f"trtfuse infer: {state} {report.items} items, {len(report.failures)} failed, "
+        f"trtfuse infer: {state} {report.items} items, {report.failed} failed, "
         f"{report.items_per_s:.1f} items/s"
     )

@@ -254,6 +254,18 @@ class WritingOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObservingOptions:
+    """What a run says of itself, beside its results."""
+
+    every_s: float = 1.0
+    """Seconds from one sample of memory and counts to the next."""
+
+    def __post_init__(self) -> None:
+        if not self.every_s > 0:
+            raise UsageError(f"--sample-every {self.every_s}: needs seconds above 0.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InferOptions:
     """`trtfuse infer`.
 
@@ -290,6 +302,7 @@ class InferOptions:
     """Threads that write; None: as many as feeders."""
     reading: ReadingOptions = ReadingOptions()
     writing: WritingOptions = WritingOptions()
+    observing: ObservingOptions = ObservingOptions()
     restart: bool = False
     """Begin anew, whatever the output folder says has been done."""
     batch_timeout_s: float = 300.0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from trtfuse.core.flow import Timing
+from trtfuse.core.flow import Failure, Outcome, Timing
 from trtfuse.core.times import Durations, StageTimes
+from trtfuse.core.units import mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,8 @@ class WorkerRecord:
     """What one worker has done, over all its restarts; written by the pool's dispatcher."""
 
     device: str
+    pid: int | None = None
+    """Of its process now."""
     items: int = 0
     batches: Durations = field(default_factory=Durations)
     """What its runner computed, a batch each."""
@@ -80,6 +84,89 @@ class StageReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a device says of itself, all programs together; NaN where it does not say."""
+
+    used_bytes: float
+    busy: float
+    """Share of the last moments, 0 to 1, in which it computed at all."""
+
+
+Meters = Callable[[], Mapping[str, Usage]]
+"""Usage now by device ("cuda:0"), of the same devices every time. Any thread; never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What was sampled, of whom.
+
+    items, failed: how many so far. busy: seconds so far in which this worker had a batch in hand,
+    or this GPU computed at all, as NVML counts it. memory: bytes of this process or device.
+    """
+
+    kind: Literal["items", "failed", "busy", "memory"]
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One column, a value a sample; None where there was none."""
+
+    column: Column
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """A run in time: a few hundred samples at most, as `observe.series` keeps them."""
+
+    seconds: tuple[float, ...] = ()
+    """Of each sample, from the run's start on."""
+    lines: tuple[Line, ...] = ()
+
+    def of(self, kind: str) -> tuple[Line, ...]:
+        """The lines of this kind."""
+        return tuple(line for line in self.lines if line.column.kind == kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReport:
+    """How the memory of a process or a device went. See `observe.rise` for what a leak is."""
+
+    name: str
+    peak_bytes: int
+    last_bytes: int
+    bytes_per_hour: float
+    """Its slope after the warm-up."""
+    leaks: bool
+
+    @property
+    def warning(self) -> str:
+        """A sentence where it leaks; else empty."""
+        if not self.leaks:
+            return ""
+        return (
+            f"{self.name}: memory rises all the time, by {mib(int(self.bytes_per_hour))} an hour, "
+            f"and is at {mib(self.last_bytes)}: a leak."
+        )
+
+
+Bound = Literal["decode", "copy", "compute", "encode", "dispatch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a run waits for, and what would help. See `observe.verdict`."""
+
+    bound: Bound | None
+    """None: nothing was busy half of the time."""
+    share: float
+    """Part of the run's time, 0 to 1, that this took."""
+    text: str
+    shares: dict[Bound, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ItemFailure:
     """An item that has no result, and why."""
 
@@ -92,7 +179,9 @@ class ItemFailure:
 class RunReport:
     """run.json: what is worth knowing of a run afterwards. No other output holds a time."""
 
-    schema: int = 1
+    schema: int = 2
+    began: str = ""
+    """When, in UTC."""
     command: tuple[str, ...]
     model: str
     engine: str
@@ -100,6 +189,8 @@ class RunReport:
     output: str
     items: int
     failures: tuple[ItemFailure, ...]
+    """The first MOST_FAILURES of them; results.jsonl has all."""
+    failed: int
     skipped: tuple[str, ...]
     """Files below the source that are no items, one line a reason."""
     seconds: float
@@ -113,9 +204,13 @@ class RunReport:
     writers: int
     devices: tuple[DeviceReport, ...]
     stages: tuple[StageReport, ...] = ()
+    verdict: Verdict
+    memory: tuple[MemoryReport, ...] = ()
     versions: dict[str, str]
     notes: tuple[str, ...] = ()
     """Devices that are there and take no part, and why."""
+    samples: Samples = Samples()
+    """Last, for it is the longest."""
 
     @property
     def items_per_s(self) -> float:
@@ -153,6 +248,10 @@ def stage_reports(times: StageTimes) -> tuple[StageReport, ...]:
     )
 
 
+# What is kept of a run in which everything fails; a line each takes some 200 bytes.
+MOST_FAILURES = 1000
+
+
 @dataclass(slots=True)
 class Tally:
     """Counts a run's items as they get done. `total` is asked each time: it may be learnt late."""
@@ -160,17 +259,25 @@ class Tally:
     total: Callable[[], int | None]
     records: Sequence[WorkerRecord]
     started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
     done: int = 0
+    failed: int = 0
     failures: list[ItemFailure] = field(default_factory=list)
+    """The first of them."""
+    stages: StageTimes = field(default_factory=StageTimes)
 
-    def count(self, failure: ItemFailure | None) -> Progress:
+    def count(self, outcome: Outcome) -> Progress:
         """Another item is done, well or not; how far the run is now."""
         self.done += 1
-        if failure is not None:
-            self.failures.append(failure)
+        self.stages.add(outcome.times)
+        if isinstance(why := outcome.entry, Failure):
+            self.failed += 1
+            if self.failed <= MOST_FAILURES:
+                key = outcome.item.key
+                self.failures.append(ItemFailure(key=key, kind=why.kind, message=why.message))
         return Progress(
             done=self.done,
-            failed=len(self.failures),
+            failed=self.failed,
             total=self.total(),
             seconds=self.seconds,
             items_by_device=tuple((record.device, record.items) for record in self.records),
@@ -178,5 +285,19 @@ class Tally:
 
     @property
     def seconds(self) -> float:
-        """Since the run started."""
-        return time.monotonic() - self.started
+        """Since the run started, until now or its end."""
+        return (time.monotonic() if self.ended is None else self.ended) - self.started
+
+    def end(self) -> None:
+        """That was the last one: time stands still from now on."""
+        self.ended = time.monotonic()
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Their names, as the pool calls them too: several may be of one device."""
+        return tuple(worker_name(n, record.device) for n, record in enumerate(self.records))
+
+
+def worker_name(number: int, device: str) -> str:
+    """ "worker 0 (cuda:0)"."""
+    return f"worker {number} ({device})"

@@ -26,7 +26,7 @@ from types import TracebackType
 
 from trtfuse.core.errors import StartFailed, WorkersLost
 from trtfuse.core.flow import Failure, OpenRunner, Result, Task, Timing
-from trtfuse.core.report import WorkerRecord
+from trtfuse.core.report import WorkerRecord, worker_name
 from trtfuse.pool import messages, spawn, state
 from trtfuse.pool.slots import Ring
 from trtfuse.pool.worker import WorkerPlan, work
@@ -124,8 +124,9 @@ class Pool:
 
     def _start(self, worker: int) -> None:
         plan = self._plans[worker]
-        child = spawn.start(work, plan, name=f"worker {worker} ({plan.device})")
+        child = spawn.start(work, plan, name=worker_name(worker, plan.device))
         self._children[worker] = child
+        self.records[worker].pid = child.pid
         self._listening.register(child.pipe, selectors.EVENT_READ, worker)
 
     def _wait_until_ready(self) -> dict[int, int]:
