@@ -12,11 +12,20 @@ import pytest
 from tests import models
 from tests.gpu import graphs
 from tests.gpu.samples import LINE, PICTURE, PIXELS, request
-from trtfuse.core.errors import BuildFailed, DeviceError, UsageError
+from trtfuse.core.errors import BuildFailed, DeviceError, EngineMismatch, OutOfMemory, UsageError
 from trtfuse.core.specs import BuildRequest, DeviceSpec, Precision, ShapeRange, TrtSettings
 from trtfuse.gpu import builder
 from trtfuse.gpu.builder import check_profile, check_settings, timing_file
-from trtfuse.gpu.tensorrt import Abilities, door, has_bfloat16, installed, permissions, typed
+from trtfuse.gpu.tensorrt import (
+    Abilities,
+    door,
+    has_bfloat16,
+    installed,
+    permissions,
+    refusal,
+    typed,
+)
+from trtfuse.gpu.words import Words
 from trtfuse.pool.spawn import run_in_child
 
 ROOT = Path(__file__).parents[2]
@@ -157,6 +166,45 @@ def rtx_version() -> str:
 
 def rtx_abilities() -> Abilities:
     return door("tensorrt_rtx").abilities
+
+
+def heard(severity: str, text: str) -> Words:
+    words = Words()
+    words.hear(severity, text)
+    return words
+
+
+FOREIGN = heard("WARNING", "Using an engine plan file across different models of devices is not …")
+
+
+@pytest.mark.parametrize(
+    ("words", "loaded", "anywhere", "said"),
+    [
+        (Words(), True, False, None),
+        (FOREIGN, True, False, "of another GPU: Using an engine plan file across different"),
+        (FOREIGN, True, True, None),
+        (heard("ERROR", "expecting compute 8.9 got compute 9.0"), False, True, "does not load it:"),
+        (heard("ERROR", "Error Code 2: OutOfMemory"), False, False, "does not load it: Error Code"),
+    ],
+)
+def test_a_plan_is_refused_for_what_tensorrt_said_of_it(
+    words: Words, loaded: bool, anywhere: bool, said: str | None
+) -> None:
+    error = refusal(words, loaded=loaded, anywhere=anywhere)
+    assert (error is None) is (said is None)
+    assert said is None or said in str(error)
+    assert isinstance(error, OutOfMemory) is ("OutOfMemory" in str(error))
+
+
+def test_a_plan_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    plan = tmp_path / "engine.plan"
+    plan.write_bytes(b"no plan")
+    with pytest.raises(EngineMismatch, match=r"engine\.plan: TensorRT 1\..* does not load it: .+"):
+        run_in_child(load, plan, name="probe")
+
+
+def load(plan: Path) -> None:
+    door("tensorrt_rtx").load(plan, anywhere=False)
 
 
 def test_tensorrt_needs_a_gpu_that_is_there(tmp_path: Path) -> None:

@@ -89,11 +89,9 @@ class Door:
         # The default, said aloud: no host code out of a plan.
         runtime.engine_host_code_allowed = False
         engine = runtime.deserialize_cuda_engine(plan.read_bytes())
-        if engine is None:
-            kind = OutOfMemory if out_of_memory(self.words.errors) else EngineMismatch
-            raise kind(f"{plan}: TensorRT {self.version} does not load it: {self.words.errors}.")
-        if self.words.foreign and not anywhere:
-            raise EngineMismatch(f"{plan}: is of another GPU: {self.words.foreign}")
+        error = refusal(self.words, loaded=engine is not None, anywhere=anywhere)
+        if error:
+            raise type(error)(f"{plan}: TensorRT {self.version} {error}")
         return engine
 
     def context(self, engine: Any) -> Any:
@@ -149,6 +147,19 @@ class Door:
         if hasattr(engine, "device_memory_size_v2"):
             return int(engine.device_memory_size_v2)
         return int(engine.device_memory_size)
+
+
+def refusal(words: Words, *, loaded: bool, anywhere: bool) -> EngineMismatch | OutOfMemory | None:
+    """Why a plan that TensorRT has `loaded` or not is refused, by what it said; None: it is not.
+
+    A plan of another model of GPU loads, with a warning that it may err or deadlock.
+    """
+    if not loaded:
+        kind = OutOfMemory if out_of_memory(words.errors) else EngineMismatch
+        return kind(f"does not load it: {words.errors}.")
+    if words.foreign and not anywhere:
+        return EngineMismatch(f"says that it is of another GPU: {words.foreign}")
+    return None
 
 
 @functools.cache
