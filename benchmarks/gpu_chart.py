@@ -10,18 +10,17 @@ _COLOURS = {"PyTorch": "#9aa5b1", "TrtRunner": "#c9a227", "trtfuse": "#2f7d4f", 
 
 def bars(
     middle: Mapping[tuple[str, int, str], float],
-    nets: Sequence[str],
-    batches: Sequence[int],
+    panels: Sequence[tuple[str, int]],
     paths: Sequence[str],
+    columns: int,
 ) -> str:
-    """One panel a net and batch; bars to the scale of the panel, items/s beside them."""
+    """One panel a (net, batch), row by row; bars to the scale of the panel, items/s beside them."""
     high = _HEAD + len(paths) * (_BAR + _GAP) + 12
     parts = [
-        _panel(middle, net, batch, paths, column * _WIDE, row * high)
-        for row, net in enumerate(nets)
-        for column, batch in enumerate(batches)
+        _panel(middle, panel, paths, place % columns * _WIDE, place // columns * high)
+        for place, panel in enumerate(panels)
     ]
-    width, height = len(batches) * _WIDE, len(nets) * high
+    width, height = columns * _WIDE, -(-len(panels) // columns) * high
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" font-family="sans-serif" font-size="12">\n'
@@ -31,12 +30,12 @@ def bars(
 
 def _panel(
     middle: Mapping[tuple[str, int, str], float],
-    net: str,
-    batch: int,
+    panel: tuple[str, int],
     paths: Sequence[str],
     left: int,
     top: int,
 ) -> str:
+    net, batch = panel
     values = [middle.get((net, batch, path)) for path in paths]
     largest = max((value for value in values if value), default=1.0)
     lines = [

@@ -128,10 +128,10 @@ class Bytes(nn.Module):
         return y
 
 
-def make(name: str, size: int) -> nn.Module:
-    """ "resnet50" or "unet", ready to infer on (n, size, size, 3) bytes."""
+def make(name: str, size: int, width: int = 48) -> nn.Module:
+    """ "resnet50" or "unet" (of that width), ready to infer on (n, size, size, 3) bytes."""
     torch.manual_seed(0)
-    model = resnet50() if name == "resnet50" else UNet()
+    model = resnet50() if name == "resnet50" else UNet(width)
     with torch.no_grad():
         for _ in range(3):
             model.train()(torch.randn(4, 3, size, size))

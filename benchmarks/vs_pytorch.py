@@ -220,7 +220,8 @@ def table(given: Given) -> None:
         conditions=conditions(**_read(work / "machine.json"), **_about(work), **earlier),
         rows={"rates": rows, "ratios": ratios, "against_onnxruntime_fp32": quality},
     )
-    picture = bars(middle, list(NETS), list(BATCHES), list(PATHS))
+    panels = [(net, batch) for net in NETS for batch in BATCHES]
+    picture = bars(middle, panels, PATHS, columns=len(BATCHES))
     (given.results / "vs_pytorch.svg").write_text(picture, encoding="utf-8")
 
 

@@ -1,0 +1,256 @@
+"""What do 2 and 4 GPUs of one host give over one, and what do deaths and slow devices cost?
+
+    python benchmarks/scaling.py WORK --devices 1,2,4
+    python benchmarks/scaling.py WORK --devices 1 --kind cpu       everything, small, on CPU workers
+
+Models are exported (PyTorch), built with `trtfuse build` once for all equal GPUs, and run through
+the pool with one worker a device: pictures that lie decoded in the ring, then folder to folder with
+decoding and encoding. DataParallel and DDP run the same network on the same devices. Outputs of
+every number of devices are compared byte by byte. Then a worker is killed under way, and one is
+slowed to a third. Where there is one device, those two use two workers on it.
+
+What is in WORK already (graphs, engines, pictures) is used again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import scaling_models as models
+import scaling_runs as runs
+from gpu_chart import bars
+from scaling_models import KINDS, Kind, Model
+
+from trtfuse.bench.report import conditions, spread, write_result
+from trtfuse.core.record import to_json
+from trtfuse.core.specs import Precision
+from trtfuse.gpu.devices import scan
+
+HERE = Path(__file__).parent
+QUESTION = (
+    "What do several devices of one host give over one, and what do deaths and slow ones cost?"
+)
+COMPARED = 96  # batches whose outputs are compared between numbers of devices
+
+
+def main() -> None:
+    """Measure, print, write the result file after every part."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("work", type=Path)
+    arguments.add_argument("--devices", default="1,2,4")
+    arguments.add_argument("--kind", choices=list(KINDS), default="gpu")
+    arguments.add_argument("--torch", default=sys.executable, help="Python that has PyTorch")
+    arguments.add_argument("--pictures", type=int, default=4096, help="folder to folder")
+    arguments.add_argument("--seconds", type=float, default=20.0, help="of a disturbed run")
+    arguments.add_argument("--results", type=Path, default=HERE / "results")
+    given = arguments.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    faulthandler.dump_traceback_later(600, repeat=True)  # a hang would be silent
+    Scaling(given, KINDS[given.kind], tuple(map(int, given.devices.split(",")))).run()
+
+
+class Scaling:
+    """One session; `rows` is what has been found so far."""
+
+    def __init__(self, given: argparse.Namespace, kind: Kind, counts: tuple[int, ...]) -> None:
+        self.given = given
+        self.kind = kind
+        self.counts = counts
+        self.work: Path = given.work
+        self.rows: dict[str, Any] = {
+            "builds": {},
+            "decoded": [],
+            "pytorch": [],
+            "folder": [],
+            "disturbed": [],
+        }
+
+    def run(self) -> None:
+        """Every part for every model."""
+        for model in self.kind.models:
+            models.prepare(self.work, model, self.given.torch)
+            self.rows["builds"][model.name] = models.engines(
+                self.work, self.kind, model, max(self.counts), self.say
+            )
+            for count in self.counts:
+                self.pytorch(model, count)
+            for precision in self.kind.precisions:
+                for count in self.counts:
+                    self.decoded(model, precision, count)
+                    self.folder(model, precision, count)
+                self.disturbed(model, precision)
+        if self.kind.name == "cpu":
+            self.imitated()
+        if self.kind.name == "gpu" and len(scan().gpus) > 1:
+            self.bound_to_its_gpu()
+        self.write()
+        self.table()
+
+    def decoded(self, model: Model, precision: Precision, count: int) -> None:
+        """Rate with decoded pictures, and whether the bytes are those of one device."""
+        options = models.running(self.work, model, precision, **self.kind.first(count))
+        crew = runs.crew(options, model)
+        rates, sha256 = runs.decoded_rates(crew), runs.drive(crew, COMPARED).sha256
+        first = self._first("decoded", model, precision)
+        self._add(
+            "decoded",
+            model=model.name,
+            precision=precision.value,
+            batch=model.batch,
+            devices=count,
+            items_per_s=to_json(spread(rates)),
+            sha256=sha256,
+            same_bytes=first is None or first["sha256"] == sha256,
+        )
+
+    def pytorch(self, model: Model, count: int) -> None:
+        """DataParallel and DDP."""
+        torch, script = self.given.torch, str(HERE / "scaling_torch.py")
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={count}"]
+        ways = {
+            "DataParallel": [torch, script, "dp", *model.words, "--devices", str(count)],
+            "DDP": [torch, *launcher, script, "ddp", *model.words],
+        }
+        for way, words in ways.items():
+            done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, cwd=HERE)
+            rates = json.loads(done.stdout.splitlines()[-1])
+            self._add(
+                "pytorch",
+                model=model.name,
+                way=way,
+                devices=count,
+                items_per_s=to_json(spread(rates)),
+            )
+
+    def folder(self, model: Model, precision: Precision, count: int) -> None:
+        """`trtfuse infer`, pictures to files."""
+        source = models.folder(self.work / f"{model.name}-pictures", model, self.given.pictures)
+        chosen = self.kind.first(count)
+        options = models.running(self.work, model, precision, source=source, **chosen)
+        output = self.work / "output"
+        shutil.rmtree(output, ignore_errors=True)
+        row = runs.folder_run(options, output)
+        first = self._first("folder", model, precision)
+        self._add(
+            "folder",
+            model=model.name,
+            precision=precision.value,
+            devices=count,
+            same_bytes=first is None or first["sha256"] == row["sha256"],
+            **row,
+        )
+
+    def disturbed(self, model: Model, precision: Precision) -> None:
+        """A killed and a slowed worker, on all devices or on two workers of the one."""
+        most = max(self.counts)
+        chosen = self.kind.first(most)
+        if most == 1:
+            chosen = {"devices": "cpu:2"} if self.kind.name == "cpu" else {**chosen, "workers": 2}
+        options = models.running(self.work, model, precision, **chosen)
+        row = runs.disturbed(runs.crew(options, model), self.given.seconds)
+        self._add("disturbed", model=model.name, precision=precision.value, **row)
+
+    def imitated(self) -> None:
+        """Devices that compute asleep: what the pool itself does with 1, 2 and 4 of them."""
+        shown = {"model": "imitated", "precision": f"{runs.IMITATED_S * 1e3:g} ms a batch"}
+        for count in (1, 2, 4):
+            rates = to_json(spread(runs.decoded_rates(runs.imitated(count))))
+            self._add("decoded", **shown, batch=8, devices=count, items_per_s=rates)
+        self._add("disturbed", **shown, **runs.disturbed(runs.imitated(4), self.given.seconds))
+
+    def bound_to_its_gpu(self) -> None:
+        """Which GPUs' memory a run with `--gpus N` takes: N the third, or the last."""
+        model, number = self.kind.models[0], min(2, len(scan().gpus) - 1)
+        options = models.running(self.work, model, self.kind.precisions[0])
+        self.rows["memory_of_a_run_on"] = {
+            f"cuda:{number}": runs.memory_taken(options, model, number),
+        }
+
+    def say(self, line: str) -> None:
+        """Progress."""
+        print(line, flush=True)
+
+    def _first(self, part: str, model: Model, precision: Precision) -> dict[str, Any] | None:
+        """The row of the fewest devices, which the others are compared with."""
+        key = (model.name, precision.value)
+        rows: list[dict[str, Any]] = self.rows[part]
+        return next((row for row in rows if (row["model"], row["precision"]) == key), None)
+
+    def _add(self, part: str, **row: Any) -> None:
+        self.rows[part].append(row)
+        shown = {name: value for name, value in row.items() if name not in ("stages", "sha256")}
+        self.say(f"{part}: {shown}")
+        self.write()
+
+    def write(self) -> None:
+        """The result file, and the picture."""
+        name = "scaling" if self.kind.name == "gpu" else f"scaling_{self.kind.name}"
+        gpus = [f"{gpu.name}, {gpu.features}" for gpu in scan().gpus]
+        write_result(
+            self.given.results / f"{name}.json",
+            question=QUESTION,
+            conditions=conditions(
+                gpus=gpus,
+                models={
+                    one.name: f"{one.size} x {one.size}, batch {one.batch}, random weights"
+                    for one in self.kind.models
+                },
+                pool="one worker a device; decoded: pictures in the ring, medians of rounds",
+                folder=f"{self.given.pictures} JPEG files to answers and files",
+                pytorch="eager, bytes from pinned host memory; FP16 channels_last on GPUs",
+                disturbed=f"runs of about {self.given.seconds:g} s; the last worker is killed by "
+                f"SIGKILL at a third, or takes {runs.SLOWER} times as long a batch",
+            ),
+            rows=self.rows,
+        )
+        (self.given.results / f"{name}.svg").write_text(self.picture(), encoding="utf-8")
+
+    def picture(self) -> str:
+        """Bars: a panel a model and precision, a bar a number of devices."""
+        middle: dict[tuple[str, int, str], float] = {}
+        for row in self.rows["decoded"]:
+            panel = f"{row['model']} {row['precision']}", row["batch"]
+            middle[panel[0], panel[1], f"trtfuse x {row['devices']}"] = row["items_per_s"]["median"]
+            for other in self.rows["pytorch"]:
+                if other["model"] == row["model"]:
+                    path = f"PyTorch {other['way']} x {other['devices']}"
+                    middle[panel[0], panel[1], path] = other["items_per_s"]["median"]
+        panels = list(dict.fromkeys((net, batch) for net, batch, _ in middle))
+        return bars(middle, panels, sorted({path for _, _, path in middle}), columns=2)
+
+    def table(self) -> None:
+        """Rates and what they are of the first, as text."""
+        for part, names in (
+            ("decoded", ("model", "precision")),
+            ("folder", ("model", "precision")),
+            ("pytorch", ("model", "way")),
+        ):
+            first: dict[tuple[str, ...], float] = {}
+            print(f"\n{part:9} {'devices':>38} {'items/s':>12} {'times':>7}  bytes")
+            for row in self.rows[part]:
+                rate = row["items_per_s"]
+                rate = rate if isinstance(rate, float) else rate["median"]
+                key = tuple(row[name] for name in names)
+                times = rate / first.setdefault(key, rate)
+                same = {True: "same", False: "DIFFERENT", None: ""}[row.get("same_bytes")]
+                print(f"{' '.join(key):40} {row['devices']:7} {rate:12,.0f} {times:7.2f}  {same}")
+        for row in self.rows["disturbed"]:
+            calm, killed, slowed = row["calm"], row["killed"], row["slowed"]
+            print(
+                f"\n{row['model']} {row['precision']}, {row['workers']} workers, "
+                f"{calm['seconds']:.2f} s: killed +{killed['longer_s']:.2f} s (reload "
+                f"{killed['reload_s']:.2f} s), bytes {'same' if killed['same_bytes'] else 'DIFFER'}"
+                f"; one slowed {slowed['seconds']:.2f} s, expected {slowed['expected_s']:.2f} s, "
+                f"busy {[one['busy_share'] for one in slowed['devices']]}"
+            )
+
+
+if __name__ == "__main__":
+    main()
