@@ -19,6 +19,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from tests.conftest import SIZES
 from tests.io.films import film, play
 from tests.models import brighter, centerface, photo
 from trtfuse.build.build import build
@@ -40,20 +41,10 @@ from trtfuse.io.decode import read
 PICTURES = Path(__file__).parent / "data" / "pictures"
 VIDEOS = Path(__file__).parent / "data" / "video"
 CARD = Path(__file__).parents[1] / "examples" / "faces" / "card.json"
-SIZES = ((1, 1), (24, 32), (64, 64))
 
 
 def quiet(_: object) -> None:
     """For who wants to hear nothing."""
-
-
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with brighter.onnx and its engine in engines/."""
-    home = tmp_path_factory.mktemp("brighter")
-    model = brighter(home / "brighter.onnx")
-    build(BuildOptions(model=model, engines=home / "engines", sizes=SIZES), quiet)
-    return home
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import signal
 import sys
 import warnings
@@ -19,6 +20,7 @@ from trtfuse.cli.doctor import doctor
 from trtfuse.cli.export import export
 from trtfuse.cli.infer import infer
 from trtfuse.cli.inspect import inspect
+from trtfuse.cli.streams import CLOSED, OutputLost, prepare
 from trtfuse.cli.verify import verify
 from trtfuse.core.errors import TrtfuseError
 
@@ -32,7 +34,7 @@ app = typer.Typer(
 
 EXIT_CODES = """
 Exit codes: 0 done. 1 finished, with failed items or faults. 2 usage. 3 export, engine or gate.
-4 device or pool. 130 interrupted.
+4 device or pool. 130 interrupted. 141 the reader of the output has left.
 """
 
 
@@ -60,6 +62,14 @@ def guarded(command: Callable[..., Any], name: str | None = None) -> Callable[..
             raise typer.Exit(130) from None
         except Terminated:
             raise typer.Exit(143) from None
+        except OutputLost as error:
+            # Who has left needs to hear nothing.
+            if error.code != CLOSED:
+                sys.stderr.write(f"{called}: {error}\n")
+            raise typer.Exit(error.code) from None
+        except MemoryError:
+            sys.stderr.write(f"{called}: there is not enough memory here.\n")
+            raise typer.Exit(4) from None
         raise typer.Exit(code or 0)
 
     return run
@@ -96,6 +106,9 @@ def _options(
 
 def main() -> None:
     """Entry point of the console script."""
+    prepare()
+    # ONNX Runtime would keep an identifier at home, and tell its makers of the run.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     logging.basicConfig(level=logging.WARNING, format="trtfuse: %(message)s", stream=sys.stderr)
     # What Pillow warns of (odd EXIF, large pictures) is either an item's failure or harmless.
     warnings.filterwarnings("ignore", module=r"PIL\.")

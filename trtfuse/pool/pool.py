@@ -24,10 +24,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 
-from trtfuse.core.errors import StartFailed, WorkersLost
+from trtfuse.core.errors import PoolError, StartFailed, WorkersLost
 from trtfuse.core.flow import Failure, OpenRunner, Result, Task, Timing
 from trtfuse.core.report import WorkerRecord, worker_name
 from trtfuse.pool import messages, spawn, state
+from trtfuse.pool.refusals import no_thread
 from trtfuse.pool.slots import Ring
 from trtfuse.pool.worker import WorkerPlan, work
 
@@ -100,10 +101,10 @@ class Pool:
                 self._start(worker)
             for worker, lanes in self._wait_until_ready().items():
                 self._state.handle(state.Ready(worker, lanes))
+            self._start_dispatcher()
         except BaseException:
             self._close(grace_s=0.0)
             raise
-        self._dispatcher.start()
         return self
 
     def __exit__(
@@ -121,6 +122,12 @@ class Pool:
         """Queue a task whose inputs lie in its slot. Any thread; never blocks."""
         self._inbox.put(task)
         os.eventfd_write(self._wake, 1)
+
+    def _start_dispatcher(self) -> None:
+        try:
+            self._dispatcher.start()
+        except RuntimeError as error:
+            raise PoolError(no_thread(error)) from error
 
     def _start(self, worker: int) -> None:
         plan = self._plans[worker]

@@ -31,6 +31,7 @@ from trtfuse.core.errors import PoolError, ShapeMismatch, UsageError
 from trtfuse.core.flow import Claim
 from trtfuse.core.specs import Array, EngineManifest, TensorSpec
 from trtfuse.core.units import mib
+from trtfuse.pool.refusals import refused
 
 # Device copies want aligned host memory; 256 bytes is what CUDA's own allocator gives.
 _ALIGN = 256
@@ -209,7 +210,11 @@ def created(layout: Layout) -> Iterator[Ring]:
     Its name is known to Python's resource tracker, which removes it if this process is killed.
     """
     name = f"trtfuse-{os.getpid()}-{secrets.token_hex(4)}"
-    shared = SharedMemory(name=name, create=True, size=layout.total_bytes)
+    try:
+        shared = SharedMemory(name=name, create=True, size=layout.total_bytes)
+    except OSError as error:
+        what = f"{_SHM}: no shared memory of {mib(layout.total_bytes)} can be made"
+        raise PoolError(refused(what, error)) from error
     shared.close()
     try:
         _reserve(name, layout)

@@ -17,16 +17,17 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
 
-from trtfuse.core.errors import ChildDied, TrtfuseError
+from trtfuse.core.errors import ChildDied, StartFailed, TrtfuseError
 from trtfuse.core.flow import Failure
 from trtfuse.pool.messages import Logged, Returned, Told
+from trtfuse.pool.refusals import refused
 
 T = TypeVar("T")
 
@@ -65,15 +66,26 @@ class Child:
 
 
 def start(target: Callable[..., None], *args: Any, name: str) -> Child:
-    """Start `target(pipe, *args)` in a child called `name`. Everything must be picklable."""
-    ours, theirs = _SPAWN.Pipe()
-    watched, lifeline = _SPAWN.Pipe(duplex=False)
-    process = _SPAWN.Process(target=_child_main, args=(theirs, watched, target, args), name=name)
-    with _interrupts_held():
-        process.start()
-    theirs.close()
-    watched.close()
-    return Child(name=name, process=process, pipe=ours, lifeline=lifeline)
+    """Start `target(pipe, *args)` in a child called `name`. Everything must be picklable.
+
+    Raises StartFailed where the system refuses it.
+    """
+    with ExitStack() as ours, ExitStack() as theirs:
+        try:
+            pipe, their_pipe = _SPAWN.Pipe()
+            ours.callback(pipe.close)
+            theirs.callback(their_pipe.close)
+            watched, lifeline = _SPAWN.Pipe(duplex=False)
+            ours.callback(lifeline.close)
+            theirs.callback(watched.close)
+            arguments = (their_pipe, watched, target, args)
+            process = _SPAWN.Process(target=_child_main, args=arguments, name=name)
+            with _interrupts_held():
+                process.start()
+        except OSError as error:
+            raise StartFailed(refused(f"{name} cannot be started", error)) from error
+        ours.pop_all()
+        return Child(name=name, process=process, pipe=pipe, lifeline=lifeline)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from types import TracebackType
 
-from trtfuse.core.errors import ItemError
+from trtfuse.core.errors import ItemError, PoolError
 from trtfuse.core.flow import (
     Attached,
     Codec,
@@ -40,6 +40,7 @@ from trtfuse.core.specs import Arrays
 from trtfuse.core.times import BatchTimes, ItemTimes
 from trtfuse.pool.order import Order
 from trtfuse.pool.pool import Pool
+from trtfuse.pool.refusals import no_thread
 from trtfuse.pool.slots import Ring
 from trtfuse.pool.spawn import failure
 from trtfuse.pool.window import Window
@@ -158,8 +159,11 @@ class Stream:
         for number, role in enumerate(roles):
             name = f"{role.__name__.strip('_')}-{number}"
             thread = threading.Thread(target=self._guard, args=(role,), name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise PoolError(no_thread(error)) from error
             self._threads.append(thread)
-            thread.start()
 
     def _guard(self, role: Callable[[], None]) -> None:
         try:
