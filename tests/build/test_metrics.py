@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from skimage import metrics as reference
 
-from trtfuse.build.metrics import ChannelSums, channel_groups, found_again, psnr_db, ssim
+from trtfuse.build.metrics import Again, ChannelSums, channel_groups, found_again, psnr_db, ssim
 
 RANDOM = np.random.default_rng(0)
 
@@ -85,14 +85,15 @@ def box(x: float, score: float = 0.9, label: str = "face") -> dict[str, object]:
 
 def test_each_box_is_found_again_once_by_the_best_overlap() -> None:
     expected = [box(0, 0.9), box(100, 0.8)]
-    pairs, drift = found_again(expected, [box(100.2, 0.75), box(0.1, 0.88)], iou=0.9)
-    assert pairs == 2
-    assert drift == pytest.approx(0.05)
-    assert found_again(expected, [box(0.1)], iou=0.9)[0] == 1
-    assert found_again([box(0), box(0)], [box(0)], iou=0.9)[0] == 1
+    found = found_again(expected, [box(100.2, 0.75), box(0.1, 0.88)], iou=0.9)
+    assert found.pairs == 2
+    assert found.drift == pytest.approx(0.05)
+    assert found.overlap == pytest.approx(9.8 / 10.2)
+    assert found_again(expected, [box(0.1)], iou=0.9).pairs == 1
+    assert found_again([box(0), box(0)], [box(0)], iou=0.9) == Again(1, 0.0, 0.0)
 
 
 def test_a_box_that_moved_or_has_another_label_is_lost() -> None:
-    assert found_again([box(0)], [box(5)], iou=0.9)[0] == 0
-    assert found_again([box(0)], [box(0, label="cat")], iou=0.9)[0] == 0
-    assert found_again([], [box(0)], iou=0.9) == (0, 0.0)
+    assert found_again([box(0)], [box(5)], iou=0.9) == Again(0, 0.0, 5 / 15)
+    assert found_again([box(0)], [box(0, label="cat")], iou=0.9) == Again(0, 0.0, 0.0)
+    assert found_again([], [box(0)], iou=0.9) == Again()

@@ -20,7 +20,7 @@ from tests.graph import precisions as nets
 from trtfuse.build import backends, store
 from trtfuse.build.build import BuildReport, build
 from trtfuse.build.store import Engine
-from trtfuse.calibrate import cache
+from trtfuse.calibrate import cache, ranges
 from trtfuse.cli import build as command
 from trtfuse.core.card import Card, EmbedTask, InputCard, TensorTask
 from trtfuse.core.errors import BuildFailed, CalibrationError, CardError, UnknownName, UsageError
@@ -251,6 +251,28 @@ def test_a_cache_is_written_and_read_instead_of_measuring(work: Path) -> None:
     assert only(report).manifest.request.precision is INT8
     again = build(options(work, cache=path, data=None, gate=False), quiet)
     assert not again.outcomes[0].built
+
+
+def test_channels_are_equalized_where_ranges_are_measured_and_not_for_a_cache(
+    work: Path,
+) -> None:
+    card = Card(input=INPUT, task=TensorTask(name="tensor"))
+    save(nets.depthwise_net(), work / "net.onnx", card)
+
+    def made(folder: str, **more: Any) -> tuple[ranges.Ranges, float]:
+        """The range file, and the engine's worst SQNR."""
+        asked = options(work, ranges=work / folder, limits=("sqnr=0", "cosine=0"), **more)
+        engine = only(build(asked, quiet))
+        (file,) = (work / folder / "net").glob("ranges-*.json")
+        found = [gate.value for gate in engine.manifest.gates if "SQNR" in gate.name]
+        return ranges.load(file), min(found)
+
+    found, with_them = made("equalized")
+    assert max(found.exponents["r1"]) > 2
+    for folder in ("written", "read"):
+        found, without = made(folder, cache=work / "net.cache")
+        assert found.exponents == {}
+        assert without < with_them - 3
 
 
 def test_a_method_that_is_unknown_is_a_question(work: Path) -> None:

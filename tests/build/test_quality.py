@@ -127,7 +127,13 @@ def test_detections_are_judged_by_their_boxes_and_scores() -> None:
     assert found["boxes"].value == 1
     assert found["drift"].value == pytest.approx(0.1, abs=1e-5)
     assert "drift" in failed(found)
-    assert judged(expected, [boxes(3, 7)], card(YOLO))["boxes"].value == 0.5
+    moved = [boxes(3, 7)]
+    assert judged(expected, moved, card(YOLO))["boxes"].value == 0.5
+    overlap = judged(expected, moved, card(YOLO))["overlap"]
+    assert overlap.value == pytest.approx(9 / 16)  # one picture ends where the other box does
+    assert overlap.pressure == 0
+    asked = Limits(Precision.INT8, {"overlap": 0.9})
+    assert judged(expected, moved, card(YOLO), asked)["overlap"].pressure > 1
     assert judged(expected, [boxes(3, 6, score=0)], card(YOLO))["boxes"].value == 0
 
 
@@ -166,7 +172,7 @@ def test_halves_have_stricter_limits_and_what_is_asked_for_wins() -> None:
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 def test_pressure_is_1_at_the_limit_and_falls_with_quality(metric: quality.Metric) -> None:
-    limit = metric.int8
+    limit = metric.half
     better = limit / 2 if metric.scale == "error" else (limit + 1) / 2
     better = limit + 3 if metric.scale == "db" else better
     assert metric.pressure(limit, limit) == pytest.approx(1)

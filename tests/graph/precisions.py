@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -143,6 +145,31 @@ def shared_scale_head(scores: int = 251) -> onnx.ModelProto:
     )
 
 
+def depthwise_net(spread: float = 64.0) -> onnx.ModelProto:
+    """x [batch, 3, 16, 16] -> conv, relu, depthwise, conv -> y; as a block of a MobileNet.
+
+    Channels between the first two differ by `spread` in size, and count the same in the answer.
+    """
+    size = np.geomspace(1, 1 / spread, 12).astype(np.float32)
+    return graph(
+        [
+            Node("Conv", ["x", "w1", "b1"], ["c1"], name="expand"),
+            Node("Relu", ["c1"], ["r1"], name="expand_relu"),
+            Node("Conv", ["r1", "w2"], ["c2"], name="deep", group=12, pads=[1, 1, 1, 1]),
+            Node("Relu", ["c2"], ["r2"], name="deep_relu"),
+            Node("Conv", ["r2", "w3"], ["y"], name="project"),
+        ],
+        {"x": ["batch", 3, 16, 16]},
+        {"y": ["batch", 4, 16, 16]},
+        {
+            "w1": weights(12, 3, 1, 1) * size.reshape(-1, 1, 1, 1),
+            "b1": weights(12, seed=1) * size,
+            "w2": weights(12, 1, 3, 3, seed=2) / size.reshape(-1, 1, 1, 1),
+            "w3": weights(4, 12, 1, 1, seed=3),
+        },
+    )
+
+
 def items(model: onnx.ModelProto, count: int = 4, seed: int = 0) -> NDArray[np.float32]:
     """Standard normal inputs `x`."""
     shape = [axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim][1:]
@@ -174,4 +201,9 @@ def ops(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
 
 
-NETS = {"residual": residual_net, "skip": skip_net, "attention": attention_net}
+NETS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "residual": residual_net,
+    "skip": skip_net,
+    "attention": attention_net,
+    "depthwise": lambda: depthwise_net(spread=1),
+}

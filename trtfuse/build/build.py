@@ -339,7 +339,9 @@ def make(
     graph = source
     notes: tuple[str, ...] = ()
     if recast:
-        measured = precision.Measured(amax=recast.amax, reach=recast.reach)
+        measured = precision.Measured(
+            amax=recast.amax, reach=recast.reach, exponents=recast.exponents
+        )
         written = precision.write(
             graph, request.precision, measured, rest=request.rest, keep=request.keep
         )

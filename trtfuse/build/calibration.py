@@ -35,6 +35,7 @@ from trtfuse.core.options import CalibrationOptions
 from trtfuse.core.record import from_json, to_json
 from trtfuse.core.specs import ModelSpec, Precision
 from trtfuse.graph import precision, switch, wiring
+from trtfuse.graph.equalize import equalize
 from trtfuse.graph.model import load
 from trtfuse.graph.precision import Needs
 from trtfuse.graph.tap import Tap
@@ -125,7 +126,8 @@ class Calibration:
         if path.is_file():
             return _read_kept(path)
         every = cases()
-        board = switch.Switchboard(self.graph, found.measured.amax, threads=usable_cores())
+        graph = equalize(self.graph, found.exponents)
+        board = switch.Switchboard(graph, found.measured.amax, threads=usable_cores())
         until = time.monotonic() + 60 * self.options.budget_min
 
         def pressure(layers: Collection[str], on: Sequence[Case] = every) -> float:
@@ -164,10 +166,14 @@ class Calibration:
     def _needs(self, wanted: Precision, rest: Precision) -> Needs:
         needs = precision.needs(self.graph, wanted, rest=rest)
         given = self.options.cache
-        if given and not given.is_file() and needs.amax:
-            # TensorRT expects a line for every tensor of the network.
-            return replace(needs, amax=wiring.float_activations(wiring.copy(self.graph)))
-        return needs
+        if not given or not needs.amax:
+            return needs
+        # A cache is of the graph as it is: TensorRT knows no other.
+        needs = replace(needs, channels=())
+        if given.is_file():
+            return needs
+        # TensorRT expects a line for every tensor of the network.
+        return replace(needs, amax=wiring.float_activations(wiring.copy(self.graph)))
 
     def _measured(self, needs: Needs) -> Ranges:
         left_out = self._left_out() if self.inputs.real else {}
@@ -177,14 +183,21 @@ class Calibration:
         if given and given.is_file() and needs.amax:
             tensors = self._from_cache(cache.read(given), needs)
             needs = replace(needs, amax=())
+        exponents = self._exponents(needs, keys)
         if needs.amax or needs.reach:
-            measured = self._from_inputs(needs, keys)
+            measured = self._from_inputs(equalize(self.graph, exponents), needs, keys)
             both = measured.keys() & tensors.keys()
             tensors |= measured | {n: replace(measured[n], amax=tensors[n].amax) for n in both}
         if given and not given.is_file() and needs.amax:
             amax = {name: one.amax for name, one in tensors.items() if one.amax is not None}
             cache.write(given, amax, parse_method(self.options.method))
-        return Ranges(schema=ranges.SCHEMA, origin=self.origin, left_out=left_out, tensors=tensors)
+        return Ranges(
+            schema=ranges.SCHEMA,
+            origin=self.origin,
+            left_out=left_out,
+            tensors=tensors,
+            exponents=exponents,
+        )
 
     def _left_out(self) -> dict[str, str]:
         """Look at the chosen inputs, and tell what is not used of them."""
@@ -198,11 +211,21 @@ class Calibration:
         require_enough(self.recipe, found.left_out, few=self.options.few)
         return found.left_out
 
-    def _from_inputs(self, needs: Needs, keys: Sequence[str]) -> dict[str, Range]:
+    def _exponents(self, needs: Needs, keys: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        if not needs.channels:
+            return {}
+        return ranges.channel_exponents(
+            self.graph,
+            by_key(self.inputs.examples, keys),
+            needs.channels,
+            ranges.Limits(threads=usable_cores()),
+        )
+
+    def _from_inputs(self, graph: Graph, needs: Needs, keys: Sequence[str]) -> dict[str, Range]:
         what = f"{len(keys)} {'inputs' if self.inputs.real else 'random inputs'}"
         self.say(f"{self.model.path.name}: measuring ranges in FP32 on {what}")
         return ranges.measure(
-            self.graph,
+            graph,
             by_key(self.inputs.examples, keys),
             needs,
             parse_method(self.options.method),

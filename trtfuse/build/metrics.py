@@ -123,24 +123,36 @@ def ssim(expected: Array, got: Array, span: float) -> float:
     return float((similar / ((mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2))).mean())
 
 
-def found_again(expected: Detections, got: Detections, *, iou: float) -> tuple[int, float]:
-    """How many of `expected` have a partner of their label in `got` that overlaps by `iou` or more.
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Detections of one item, looked for in another answer."""
 
-    Also the largest difference of their scores; each of `got` is a partner once, the best overlap
-    of the best score first.
+    pairs: int = 0
+    """How many have a partner."""
+    drift: float = 0.0
+    """The largest difference of a score and its partner's."""
+    overlap: float = 1.0
+    """The least that one overlaps with what lies nearest, partner or not; 1 where there is none."""
+
+
+def found_again(expected: Detections, got: Detections, *, iou: float) -> Again:
+    """Which of `expected` have a partner of their label in `got` that overlaps by `iou` or more.
+
+    Each of `got` is a partner once, the best overlap of the best score first.
     """
     free = list(range(len(got)))
     pairs = 0
-    drift = 0.0
+    drift, least = 0.0, 1.0
     for one in expected:
         rivals = [n for n in free if got[n]["label"] == one["label"]]
         overlaps = {n: overlap(one["box"], got[n]["box"]) for n in rivals}
         best = max(overlaps, key=lambda n: overlaps[n], default=None)
+        least = min(least, 0.0 if best is None else overlaps[best])
         if best is not None and overlaps[best] >= iou:
             free.remove(best)
             pairs += 1
             drift = max(drift, abs(one["score"] - got[best]["score"]))
-    return pairs, drift
+    return Again(pairs, drift, least)
 
 
 def _means(values: Array, window: tuple[int, int]) -> Array:

@@ -37,6 +37,7 @@ class Recast:
 
     amax: Mapping[str, float] = field(default_factory=dict)
     reach: Mapping[str, float] = field(default_factory=dict)
+    exponents: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     cases: Path | None = None
     """Folder of `calibration.save_cases`; None: the engine is not judged."""
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -112,6 +113,7 @@ class Recasting:
             recast=Recast(
                 amax=found.measured.amax,
                 reach=found.measured.reach,
+                exponents=found.measured.exponents,
                 cases=self.scratch / "cases" if self.options.calibration.gate else None,
                 limits=limits.asked,
             ),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from trtfuse.calibrate.histogram import Histogram
 from trtfuse.calibrate.recipe import Example, Recipe
@@ -18,11 +20,15 @@ from trtfuse.core.files import replacing
 from trtfuse.core.record import Malformed, from_json, to_json
 from trtfuse.core.specs import Array
 from trtfuse.graph.check import NotRunnable
+from trtfuse.graph.equalize import exponents
 from trtfuse.graph.precision import Measured, Needs
 from trtfuse.graph.tap import Tap
 from trtfuse.graph.wiring import Graph, sizes
 
 SCHEMA = 1
+
+# Inputs that tell how large channels are beside one another: to a factor of 2, and capped.
+_EQUALIZING = 16
 
 Progress = Callable[[int, int], None]
 """(runs done, runs in all)."""
@@ -76,6 +82,8 @@ class Ranges:
     left_out: Mapping[str, str]
     """Chosen inputs that taught nothing, with the reason."""
     tensors: Mapping[str, Range]
+    exponents: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The channels that were equalized before, as `graph.equalize` says them."""
 
     @property
     def fingerprint(self) -> str:
@@ -88,6 +96,7 @@ class Ranges:
         return Measured(
             amax={name: one.amax for name, one in self.tensors.items() if one.amax},
             reach={name: one.reach for name, one in self.tensors.items()},
+            exponents=self.exponents,
         )
 
     @property
@@ -97,8 +106,11 @@ class Ranges:
 
     def covers(self, needs: Needs) -> bool:
         """Whether all that `needs` names was measured."""
-        return all(name in self.tensors for name in needs.reach) and all(
-            name in self.tensors and self.tensors[name].amax is not None for name in needs.amax
+        counted = {name for name, one in self.tensors.items() if one.amax is not None}
+        return (
+            self.tensors.keys() >= set(needs.reach)
+            and counted >= set(needs.amax)
+            and self.exponents.keys() >= set(needs.channels)
         )
 
 
@@ -134,6 +146,25 @@ def measure(
     except NotRunnable as error:
         raise CalibrationError(f"calibration: the graph does not run in FP32: {error}") from error
     return {name: one.range(method) for name, one in watched.items()}
+
+
+def channel_exponents(
+    graph: Graph, examples: Sequence[Example], names: Sequence[str], limits: Limits
+) -> dict[str, tuple[int, ...]]:
+    """How the channels of the tensors `names` are to be equalized, from a few of `examples`.
+
+    Raises CalibrationError where the graph does not run.
+    """
+    reach: dict[str, Array] = {}
+    try:
+        tap = Tap(graph, names, threads=limits.threads)
+        for example in examples[:_EQUALIZING]:
+            for name, array in tap(example.load()).items():
+                largest = np.abs(array).max(tuple(n for n in range(array.ndim) if n != 1))
+                reach[name] = np.maximum(reach.get(name, 0), largest)
+    except NotRunnable as error:
+        raise CalibrationError(f"calibration: the graph does not run in FP32: {error}") from error
+    return {name: exponents(one) for name, one in reach.items()}
 
 
 def file_of(folder: Path, origin: Origin) -> Path:

@@ -13,7 +13,7 @@ import onnx
 
 from trtfuse.core.errors import UnknownName, UsageError
 from trtfuse.core.specs import Precision
-from trtfuse.graph import half, qdq, wiring
+from trtfuse.graph import equalize, half, qdq, wiring
 from trtfuse.graph.half import BF16, FP16, Half
 from trtfuse.graph.model import NotApplied, opset
 from trtfuse.graph.opset import convert
@@ -35,6 +35,9 @@ class Measured:
     """The magnitude that becomes INT8's level 127; above 0. What is not in it is not quantized."""
     reach: Mapping[str, float] = field(default_factory=dict)
     """The largest magnitude seen."""
+    exponents: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of tensors whose channels are equalized for INT8: `equalize.equalize`. All that is measured
+    belongs to the graph that this makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,8 @@ class Needs:
 
     amax: tuple[str, ...] = ()
     reach: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
+    """Tensors whose channels can be equalized, before the others are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,7 @@ def needs(model: onnx.ModelProto, precision: Precision, *, rest: Precision) -> N
     return Needs(
         amax=qdq.place(source).tensors if quantizes else (),
         reach=wiring.float_activations(source) if halves else (),
+        channels=equalize.tensors(source) if quantizes else (),
     )
 
 
@@ -149,6 +155,7 @@ def _quantized(
 ) -> Written:
     if carried(source) is Precision.INT8:
         return Written(model=source, notes=("the graph has its Q/DQ pairs already",))
+    source = equalize.equalize(source, measured.exponents)
     whole = qdq.place(source)
     able = whole.having(measured.amax)
     placement = able.of([name for name in able.layers if name not in keep])
