@@ -17,6 +17,7 @@ from PIL import Image
 from tests.calibrate.examples import noise, smooth
 from tests.contracts.runner import NO_RING, run
 from tests.graph import precisions as nets
+from tests.graph.graphs import weights
 from trtfuse.build import backends, store
 from trtfuse.build.build import BuildReport, build
 from trtfuse.build.store import Engine
@@ -245,12 +246,34 @@ def test_a_cache_is_written_and_read_instead_of_measuring(work: Path) -> None:
     path.write_text(text)
     said: list[str] = []
     report = build(options(work, cache=path, data=None, gate=False), said.append)
+    assert f"{path}: nothing says what model and inputs it is of: you vouch for it" in said
     assert "calibration cache: lacks 1 tensors: r2" in said
     assert "calibration cache: has also 1 tensors: elsewhere" in said
     assert any("body2 in fp32: no range of its input" in line for line in said)
     assert only(report).manifest.request.precision is INT8
     again = build(options(work, cache=path, data=None, gate=False), quiet)
     assert not again.outcomes[0].built
+
+
+def test_a_cache_of_these_very_inputs_is_written_once_and_changes_nothing(work: Path) -> None:
+    path = work / "net.cache"
+    asked = options(work, cache=path)
+    assert only(build(asked, quiet)).manifest.request.ranges
+    text = path.read_text()
+    assert not build(asked, quiet).outcomes[0].built
+    path.unlink()
+    assert not build(asked, quiet).outcomes[0].built
+    assert path.read_text() == text
+
+
+def test_a_cache_of_other_weights_under_the_same_names_is_refused(work: Path) -> None:
+    path = work / "net.cache"
+    build(options(work, cache=path), quiet)
+    model = nets.residual_net()
+    model.graph.initializer[0].raw_data = weights(8, 3, 3, 3, seed=9).tobytes()
+    save(model, work / "net.onnx")
+    with pytest.raises(CalibrationError, match=r"(?s)net\.cache: .*model_sha256: .*Remove both"):
+        build(options(work, cache=path, data=None, gate=False), quiet)
 
 
 def test_channels_are_equalized_where_ranges_are_measured_and_not_for_a_cache(

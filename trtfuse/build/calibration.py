@@ -22,7 +22,7 @@ from trtfuse.build import quality
 from trtfuse.build.inputs import Inputs
 from trtfuse.build.quality import Case, Limits
 from trtfuse.build.recast import Say, Steps
-from trtfuse.calibrate import cache, ranges
+from trtfuse.calibrate import cache, provenance, ranges
 from trtfuse.calibrate.inspection import inspect
 from trtfuse.calibrate.ranges import Origin, Range, Ranges
 from trtfuse.calibrate.recipe import Recipe, by_key, choose, require_enough, split
@@ -76,12 +76,10 @@ class Calibration:
     @cached_property
     def origin(self) -> Origin:
         """What the ranges follow from."""
-        return Origin(
-            model_sha256=self.model.sha256,
-            card=self.model.card.input if self.model.card else None,
-            recipe=self.recipe,
-            method=self._method,
-        )
+        given = self._given
+        if given:
+            return self._origin_by(f"{cache.read(given).header} {sha256(given)[:8]}")
+        return self._measured_origin
 
     @cached_property
     def graph(self) -> Graph:
@@ -93,18 +91,19 @@ class Calibration:
 
         Raises CalibrationError for inputs that may not be calibrated with.
         """
-        path = ranges.file_of(self.folder, self.origin)
+        path, needs = ranges.file_of(self.folder, self.origin), self._needs(wanted, rest)
+        found = None
         if path.is_file():
             found = ranges.load(path)
             ranges.require(found, self.origin, path)
-            if found.covers(self._needs(wanted, rest)):
-                return found
         else:
             self._tell_stale()
-        made = self._measured(self._needs(wanted, rest))
-        if self.inputs.real:
-            ranges.save(made, path)
-        return made
+        if found is None or not self._serves(found, needs):
+            found = self._measured(needs)
+            if self.inputs.real:
+                ranges.save(found, path)
+        self._write_cache(found, needs)
+        return found
 
     def cases(self, found: Ranges) -> tuple[Case, ...]:
         """The held-out inputs with what FP32 answers to them, without optimizations."""
@@ -155,42 +154,70 @@ class Calibration:
         """Whether the graph was exported with its Q/DQ pairs."""
         return precision.carried(self.graph) is Precision.INT8
 
+    @cached_property
+    def _given(self) -> Path | None:
+        """The cache that is read in the place of inputs; None: ranges are measured.
+
+        One that holds what today's inputs gave is not read: their range file says more.
+        """
+        path = self.options.cache
+        if path is None or not path.is_file():
+            return None
+        found = provenance.read(path)
+        if found is None:
+            self.say(f"{path}: nothing says what model and inputs it is of: you vouch for it")
+            return path
+        provenance.require(path, found, self._measured_origin)
+        return None if found == self._measured_origin else path
+
     @property
-    def _method(self) -> str:
-        """What thresholds come from: the method's name, or the cache that was given."""
-        given = self.options.cache
-        if given and given.is_file():
-            return f"{cache.read(given).header} {sha256(given)[:8]}"
-        return str(parse_method(self.options.method)) if self.inputs.real else "minmax"
+    def _measured_origin(self) -> Origin:
+        real = self.inputs.real
+        return self._origin_by(str(parse_method(self.options.method)) if real else "minmax")
+
+    def _origin_by(self, method: str) -> Origin:
+        return Origin(
+            model_sha256=self.model.sha256,
+            card=self.model.card.input if self.model.card else None,
+            recipe=self.recipe,
+            method=method,
+        )
 
     def _needs(self, wanted: Precision, rest: Precision) -> Needs:
         needs = precision.needs(self.graph, wanted, rest=rest)
-        given = self.options.cache
-        if not given or not needs.amax:
+        if self.options.cache is None or not needs.amax:
             return needs
         # A cache is of the graph as it is: TensorRT knows no other.
         needs = replace(needs, channels=())
-        if given.is_file():
+        if self._given:
             return needs
         # TensorRT expects a line for every tensor of the network.
         return replace(needs, amax=wiring.float_activations(wiring.copy(self.graph)))
+
+    def _serves(self, found: Ranges, needs: Needs) -> bool:
+        return found.covers(needs) and not (self.options.cache and found.exponents)
+
+    def _write_cache(self, found: Ranges, needs: Needs) -> None:
+        """Write the cache that was asked for and is not there."""
+        path = self.options.cache
+        if path is None or path.is_file() or not needs.amax:
+            return
+        amax = {name: one.amax for name, one in found.tensors.items() if one.amax is not None}
+        cache.write(path, amax, parse_method(self.options.method))
+        provenance.write(path, self.origin)
 
     def _measured(self, needs: Needs) -> Ranges:
         left_out = self._left_out() if self.inputs.real else {}
         keys = split(self.recipe, left_out).calibration
         tensors: dict[str, Range] = {}
-        given = self.options.cache
-        if given and given.is_file() and needs.amax:
-            tensors = self._from_cache(cache.read(given), needs)
+        if self._given and needs.amax:
+            tensors = self._from_cache(cache.read(self._given), needs)
             needs = replace(needs, amax=())
         exponents = self._exponents(needs, keys)
         if needs.amax or needs.reach:
             measured = self._from_inputs(equalize(self.graph, exponents), needs, keys)
             both = measured.keys() & tensors.keys()
             tensors |= measured | {n: replace(measured[n], amax=tensors[n].amax) for n in both}
-        if given and not given.is_file() and needs.amax:
-            amax = {name: one.amax for name, one in tensors.items() if one.amax is not None}
-            cache.write(given, amax, parse_method(self.options.method))
         return Ranges(
             schema=ranges.SCHEMA,
             origin=self.origin,
