@@ -18,8 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from gpu_engines import NETS, Net, pictures
 from gpu_nets import make
-from torch_engine import SIZES, built, pictures
 from turns import Path as Way
 from turns import in_turn, steady, table
 
@@ -44,19 +44,20 @@ AMP = f"amp {str(HALF).removeprefix('torch.')}"
 def main() -> None:
     """Measure, print, write the result file."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--net", choices=list(SIZES), default="resnet50")
+    arguments.add_argument("--net", choices=list(NETS), default="resnet50")
     arguments.add_argument("--batch", type=int, default=64 if ON_GPU else 2)
     arguments.add_argument("--repeats", type=int, default=7)
     arguments.add_argument("--seconds", type=float, default=0.5)
     arguments.add_argument("--no-compile", action="store_true", help="it needs a C++ compiler")
     given = arguments.parse_args()
     load = os.getloadavg()[0]
-    x = pictures(given.net, given.batch)
+    net: Net = NETS[given.net]
+    x = pictures(net, given.batch)
     torch.set_num_threads(usable_cores())
-    paths = dict(modes(given.net, torch.from_numpy(x).to(DEVICE), compiled=not given.no_compile))
+    paths = dict(modes(net, torch.from_numpy(x).to(DEVICE), compiled=not given.no_compile))
     with ExitStack() as stack:
         if not ON_GPU:
-            paths["trtfuse engine fp32"] = stack.enter_context(engine(given.net, x))
+            paths["trtfuse engine fp32"] = stack.enter_context(engine(net, x))
         with torch.inference_mode():
             rates = in_turn(paths, repeats=given.repeats, seconds=given.seconds)
     rows = table(rates, over="eager")
@@ -65,7 +66,7 @@ def main() -> None:
         ROOT / "benchmarks" / "results" / name,
         question=QUESTION,
         conditions=conditions(
-            net=f"{given.net}, {SIZES[given.net]} x {SIZES[given.net]}, random weights, bytes in",
+            net=f"{net.name}, {net.size} x {net.size}, random weights, bytes in",
             device=torch.cuda.get_device_name() if ON_GPU else f"cpu, {usable_cores()} threads",
             batch=given.batch,
             load_before=round(load, 2),
@@ -75,9 +76,9 @@ def main() -> None:
     )
 
 
-def modes(net: str, x: torch.Tensor, *, compiled: bool) -> Iterator[tuple[str, Way]]:
+def modes(net: Net, x: torch.Tensor, *, compiled: bool) -> Iterator[tuple[str, Way]]:
     """Every combination of the switches that is used in earnest."""
-    plain, turned = (make(net, SIZES[net]).to(DEVICE) for _ in range(2))
+    plain, turned = (make(net.name, net.size).to(DEVICE) for _ in range(2))
     for weights in turned.parameters():
         if weights.dim() == 4:  # what Module.to(memory_format=…) does
             weights.data = weights.data.to(memory_format=torch.channels_last)
@@ -104,8 +105,10 @@ def way(
 
 
 @contextmanager
-def engine(net: str, x: Array) -> Iterator[Way]:
+def engine(net: Net, x: Array) -> Iterator[Way]:
     """The engine that trtfuse builds of the net, called from one thread in a child."""
+    from torch_engine import built
+
     with TemporaryDirectory() as name:
         fleet = built(net, len(x), InferOptions(source=Path(), engines=Path(name)))
         place, manifest = fleet.places[0], fleet.engines[0].manifest

@@ -24,10 +24,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from gpu_engines import NETS, Net, pictures
 from gpu_nets import make
 from torch import distributed
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch_engine import SIZES, built, pictures
 from turns import table
 
 from trtfuse.bench.alone import Turn
@@ -48,7 +48,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     count = torch.cuda.device_count() if ON_GPU else usable_cores()
     arguments.add_argument("--devices", type=int, default=count)
-    arguments.add_argument("--net", choices=list(SIZES), default="resnet50")
+    arguments.add_argument("--net", choices=list(NETS), default="resnet50")
     arguments.add_argument("--batch", type=int, default=64 if ON_GPU else 2)
     arguments.add_argument("--repeats", type=int, default=4, help="in each of two launches")
     arguments.add_argument("--seconds", type=float, default=1.0)
@@ -78,7 +78,7 @@ def main() -> None:
         ROOT / "benchmarks" / "results" / name,
         question=QUESTION,
         conditions=conditions(
-            net=f"{given.net}, {SIZES[given.net]} x {SIZES[given.net]}, fp32, bytes in",
+            net=f"{given.net} of {NETS[given.net].size} x {NETS[given.net].size}, fp32, bytes in",
             devices=torch.cuda.get_device_name() if ON_GPU else f"parts of {usable_cores()} cores",
             count=given.devices,
             batch=f"{given.batch} for each device",
@@ -93,19 +93,19 @@ def main() -> None:
 def in_process(given: argparse.Namespace, count: int) -> list[float]:
     """One process: a module on one device, or DataParallel over `count` of them."""
     torch.set_num_threads(usable_cores())
-    model: torch.nn.Module = make(given.net, SIZES[given.net])
+    model: torch.nn.Module = make(given.net, NETS[given.net].size)
     if ON_GPU:
         model = model.cuda()
     if count > 1:
         model = DataParallel(model, device_ids=list(range(count)))
     batch = given.batch * count
     with torch.inference_mode():
-        infer = serving(model, given.net, batch)
+        infer = serving(model, NETS[given.net], batch)
         infer()
         return [_rate(infer, batch, given.seconds) for _ in range(given.repeats)]
 
 
-def serving(model: torch.nn.Module, net: str, batch: int) -> Callable[[], torch.Tensor]:
+def serving(model: torch.nn.Module, net: Net, batch: int) -> Callable[[], torch.Tensor]:
     """A call of `model` on one batch of host memory, pinned where there is a GPU."""
     x = torch.from_numpy(pictures(net, batch))
     if not ON_GPU:
@@ -150,13 +150,13 @@ def be_a_rank(given: argparse.Namespace) -> None:
     """One process of DistributedDataParallel: as many batches as each other, between barriers."""
     distributed.init_process_group("nccl" if ON_GPU else "gloo")
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
-    module: torch.nn.Module = make(given.net, SIZES[given.net])
+    module: torch.nn.Module = make(given.net, NETS[given.net].size)
     if ON_GPU:
         torch.cuda.set_device(rank)
         module = module.cuda()
     model = DistributedDataParallel(module, device_ids=[rank] if ON_GPU else None)
     with torch.inference_mode():
-        infer = serving(model, given.net, given.batch)
+        infer = serving(model, NETS[given.net], given.batch)
         infer()
         batches = torch.tensor(_rate(infer, 1, given.seconds) * given.seconds)
         batches = batches.cuda() if ON_GPU else batches
@@ -181,6 +181,8 @@ def trtfuse(given: argparse.Namespace) -> Iterator[Callable[[], list[float]] | N
     if given.no_trtfuse:
         yield None
         return
+    from torch_engine import built
+
     where: dict[str, Any] = (
         {"gpus": ",".join(map(str, range(given.devices)))}
         if ON_GPU
@@ -188,7 +190,7 @@ def trtfuse(given: argparse.Namespace) -> Iterator[Callable[[], list[float]] | N
     )
     with TemporaryDirectory() as name:
         asked = InferOptions(source=Path(), engines=Path(name), **where)
-        fleet = built(given.net, given.batch, asked)
+        fleet = built(NETS[given.net], given.batch, asked)
         layout = for_engine(
             fleet.engines[0].manifest,
             batch=given.batch,
@@ -197,7 +199,7 @@ def trtfuse(given: argparse.Namespace) -> Iterator[Callable[[], list[float]] | N
         )
         seats = [Seat(device=one.device, open_runner=one.open_runner) for one in fleet.places]
         with created(layout) as ring, Pool(seats, ring) as pool:
-            line = Line(pool, ring, {"x": pictures(given.net, given.batch)})
+            line = Line(pool, ring, {"x": pictures(NETS[given.net], given.batch)})
             turn = Turn(batch=given.batch, seconds=given.seconds, least=1)
             line.rate(turn)
             yield lambda: [line.rate(turn) for _ in range(given.repeats)]
