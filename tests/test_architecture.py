@@ -52,6 +52,7 @@ ONLY_IN: dict[str, set[str]] = {
     "threading": {"pool", "observe", "testing"},
     "typer": {"cli"},
     "rich": {"cli"},
+    "prometheus_client": {"observe"},
     "filelock": {"build"},
 }
 LONGEST_FILE = 400

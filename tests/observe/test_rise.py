@@ -51,6 +51,7 @@ def test_the_slope_is_told_in_bytes_an_hour_whatever_a_third_of_the_samples_says
 def test_a_short_run_is_no_leak_however_steep(minutes: float, leak: bool) -> None:
     times = np.linspace(0, 60 * minutes, 100)
     assert leaks(500 + 60 * times, times) is leak
+    assert (rise(times.tolist(), [1e9] * 100).bytes_per_hour is not None) is leak
 
 
 @pytest.mark.parametrize("count", [0, 1])

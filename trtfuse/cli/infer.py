@@ -13,6 +13,7 @@ from trtfuse.cli.build import parse_precision
 from trtfuse.core.errors import UsageError
 from trtfuse.core.options import (
     InferOptions,
+    ObservingOptions,
     OnError,
     PictureFormat,
     ReadingOptions,
@@ -22,6 +23,7 @@ from trtfuse.core.units import parse_bytes, parse_pairs
 
 _DEFAULT = InferOptions(source=Path())
 _WRITING = _DEFAULT.writing
+_OBSERVING = _DEFAULT.observing
 
 
 def infer(
@@ -103,6 +105,25 @@ def infer(
     max_pixels: Annotated[
         int, typer.Option(help="Largest picture that is read; a larger one is a failed item.")
     ] = _DEFAULT.reading.max_pixels,
+    log_json: Annotated[
+        Path | None,
+        typer.Option(help="Write events as lines of JSON to this file; - is stderr."),
+    ] = _OBSERVING.log_json,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Write the stages of every item to timings.jsonl.")
+    ] = _OBSERVING.timings,
+    report: Annotated[
+        str | None, typer.Option(metavar="html", help="html: write report.html, the run on a page.")
+    ] = _OBSERVING.report,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|:PORT", help="For Prometheus: a text file, or a port of this machine."
+        ),
+    ] = _OBSERVING.metrics,
+    sample_every: Annotated[
+        float, typer.Option(help="Seconds from one sample of memory and counts to the next.")
+    ] = _OBSERVING.every_s,
     restart: Annotated[
         bool, typer.Option("--restart", help="Begin anew; default: go on where the last run ended.")
     ] = _DEFAULT.restart,
@@ -147,6 +168,13 @@ def infer(
             segment=segment,
             annotate=annotate,
         ),
+        observing=ObservingOptions(
+            every_s=sample_every,
+            log_json=log_json,
+            timings=timings,
+            metrics=metrics,
+            report=cast(Literal["html"] | None, report),
+        ),
         restart=restart,
         batch_timeout_s=batch_timeout,
         restarts=restarts,
@@ -155,14 +183,14 @@ def infer(
     from trtfuse.infer import infer as run
 
     try:
-        with watching(sys.stderr) as watch:
-            report = run(options, watch=watch, command=_command())
+        with watching(sys.stderr, silent=log_json == Path("-")) as watch:
+            done = run(options, watch=watch, command=_command())
     except KeyboardInterrupt:
         sys.stderr.write("trtfuse infer: the same command goes on from here\n")
         raise
-    show_report(report)
-    typer.echo(last_line(report))
-    return 1 if report.failures else 0
+    show_report(done)
+    typer.echo(last_line(done))
+    return 1 if done.failed else 0
 
 
 def parse_workers(text: str | None) -> int | Literal["auto"] | None:

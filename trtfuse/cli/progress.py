@@ -22,8 +22,14 @@ Watch = Callable[[Progress], None]
 
 
 @contextmanager
-def watching(stream: TextIO) -> Iterator[Watch]:
-    """What to call with each Progress. Draws on `stream` only, so that stdout stays clean."""
+def watching(stream: TextIO, *, silent: bool = False) -> Iterator[Watch]:
+    """What to call with each Progress. Draws on `stream` only, so that stdout stays clean.
+
+    `silent`: draws nothing, for the stream is somebody else's.
+    """
+    if silent:
+        yield lambda _: None
+        return
     console = Console(file=stream)
     if not console.is_terminal or console.is_dumb_terminal:
         yield _lines(stream)
@@ -97,8 +103,7 @@ def show_report(report: RunReport) -> None:
             console.print(line, markup=False, highlight=False)
     for note in report.notes:
         console.print(note, markup=False, highlight=False)
-    warnings = (one.warning for one in report.memory if one.leaks)
-    for line in (report.verdict.text, *warnings):
+    for line in (report.verdict.text, *report.warnings):
         console.print(line, markup=False, highlight=False)
     for failure in report.failures[:10]:
         # repr: a file's name may hold a newline, or what the terminal obeys.

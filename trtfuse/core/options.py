@@ -259,10 +259,20 @@ class ObservingOptions:
 
     every_s: float = 1.0
     """Seconds from one sample of memory and counts to the next."""
+    log_json: Path | None = None
+    """Where events go, a line of JSON each; "-" is stderr."""
+    timings: bool = False
+    """Whether timings.jsonl holds the stages of every item."""
+    metrics: str | None = None
+    """A file for Prometheus, or [HOST]:PORT that answers it."""
+    report: Literal["html"] | None = None
+    """html: report.html, a page that shows the run."""
 
     def __post_init__(self) -> None:
         if not self.every_s > 0:
             raise UsageError(f"--sample-every {self.every_s}: needs seconds above 0.")
+        if self.report not in (None, "html"):
+            raise UnknownName.among("--report", self.report, ["html"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

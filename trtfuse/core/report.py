@@ -136,14 +136,14 @@ class MemoryReport:
     name: str
     peak_bytes: int
     last_bytes: int
-    bytes_per_hour: float
-    """Its slope after the warm-up."""
+    bytes_per_hour: float | None
+    """Its slope after the warm-up; None: the run is too short for one."""
     leaks: bool
 
     @property
     def warning(self) -> str:
         """A sentence where it leaks; else empty."""
-        if not self.leaks:
+        if not self.leaks or self.bytes_per_hour is None:
             return ""
         return (
             f"{self.name}: memory rises all the time, by {mib(int(self.bytes_per_hour))} an hour, "
@@ -211,6 +211,11 @@ class RunReport:
     """Devices that are there and take no part, and why."""
     samples: Samples = Samples()
     """Last, for it is the longest."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is not as it should be, and no item's failure."""
+        return tuple(one.warning for one in self.memory if one.leaks)
 
     @property
     def items_per_s(self) -> float:

@@ -26,8 +26,12 @@ RESULTS = "results.jsonl"
 PART = "results.jsonl.part"
 JOURNAL = "journal.jsonl"
 REPORT = "run.json"
+TIMINGS = "timings.jsonl"
+PAGE = "report.html"
 SEGMENTS = ".segments"
 """Folder of parts of videos that are not whole yet."""
+
+_OURS = (RESULTS, PART, JOURNAL, REPORT, TIMINGS, PAGE)
 
 # Of one name in a path, in bytes: ext4, XFS, btrfs and tmpfs agree on it.
 _LONGEST = 255
@@ -90,7 +94,7 @@ def _join(folders: list[str], name: str) -> str:
 
 def _folder(name: str) -> str:
     plain = name.rstrip("_")
-    if plain in (RESULTS, PART, JOURNAL, REPORT) or _suffix(plain) in _ANSWERS:
+    if plain in _OURS or _suffix(plain) in _ANSWERS:
         return _with(name, "_")
     return name
 

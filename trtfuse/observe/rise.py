@@ -23,9 +23,9 @@ _LEAST_RISE = 64 << 20
 class Rise:
     """How memory went after the warm-up."""
 
-    bytes_per_hour: float
+    bytes_per_hour: float | None
     """The median of the slopes between all pairs of samples (Theil and Sen): a third of them may
-    be anything."""
+    be anything. None: the run is too short for one."""
     leaks: bool
 
 
@@ -38,13 +38,15 @@ def rise(seconds: Sequence[float], nbytes: Sequence[float | None]) -> Rise:
     """
     known = [(s, b) for s, b in zip(seconds, nbytes, strict=True) if b is not None]
     if len(known) < 2:
-        return Rise(bytes_per_hour=0.0, leaks=False)
+        return Rise(bytes_per_hour=None, leaks=False)
     times, values = np.array(known, np.float64).T
     warm = times >= times[0] + _WARM_UP * (times[-1] - times[0])
     times, values = times[warm], values[warm]
-    slope = _theil_sen(times, values)
     span = float(times[-1] - times[0])
-    grows = span >= _LEAST_S and slope >= _LEAST_PER_S and slope * span >= _LEAST_RISE
+    if span < _LEAST_S:
+        return Rise(bytes_per_hour=None, leaks=False)
+    slope = _theil_sen(times, values)
+    grows = slope >= _LEAST_PER_S and slope * span >= _LEAST_RISE
     return Rise(
         bytes_per_hour=round(3600 * slope, 1),
         leaks=grows and _rises_throughout(times, values, slope * span),
@@ -54,8 +56,6 @@ def rise(seconds: Sequence[float], nbytes: Sequence[float | None]) -> Rise:
 def _theil_sen(times: Array, values: Array) -> float:
     """Median slope over all pairs: of 512 samples 131,000, some milliseconds."""
     first, second = np.triu_indices(len(times), k=1)
-    if not len(first):
-        return 0.0
     return float(np.median((values[second] - values[first]) / (times[second] - times[first])))
 
 

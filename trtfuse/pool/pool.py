@@ -25,6 +25,7 @@ from queue import SimpleQueue
 from types import TracebackType
 
 from trtfuse.core.errors import PoolError, StartFailed, WorkersLost
+from trtfuse.core.events import Hear, WorkerDied, WorkerReady, WorkerRestarted, deaf
 from trtfuse.core.flow import Failure, OpenRunner, Result, Task, Timing
 from trtfuse.core.report import WorkerRecord, worker_name
 from trtfuse.pool import messages, spawn, state
@@ -54,6 +55,7 @@ class Pool:
     whoever reads `results` in a thread may, to end it.
 
     A worker that has work and answers nothing for `batch_s` is killed, and dies as any other.
+    `hear` is told of workers that get ready, die and are restarted, in whatever thread sees it.
 
     Enter it to start the workers: raises StartFailed unless every one is ready within `start_s`.
     Leave it, in any way, and no child of it is left.
@@ -67,6 +69,7 @@ class Pool:
         restarts: int = 16,
         start_s: float = 300.0,
         batch_s: float = 300.0,
+        hear: Hear = deaf,
     ) -> None:
         self.results: SimpleQueue[Result | BaseException | None] = SimpleQueue()
         self.records = [WorkerRecord(seat.device) for seat in seats]
@@ -82,6 +85,7 @@ class Pool:
         self._restarts = restarts
         self._start_s = start_s
         self._batch_s = batch_s
+        self._tell = hear
         self._hung: set[int] = set()
         self._children: dict[int, spawn.Child] = {}
         self._wake = os.eventfd(0)
@@ -133,6 +137,8 @@ class Pool:
         plan = self._plans[worker]
         child = spawn.start(work, plan, name=worker_name(worker, plan.device))
         self._children[worker] = child
+        if self.records[worker].pid is not None:
+            self._tell(WorkerRestarted(worker=child.name, pid=child.pid))
         self.records[worker].pid = child.pid
         self._listening.register(child.pipe, selectors.EVENT_READ, worker)
 
@@ -151,6 +157,7 @@ class Pool:
                 match self._receive(worker):
                     case messages.Ready(lanes=count):
                         lanes[worker] = count
+                        self._tell_ready(worker)
                     case messages.Refused(failure=why):
                         name = self._children[worker].name
                         raise StartFailed(f"{name}: {why.kind}: {why.message}")
@@ -183,6 +190,7 @@ class Pool:
     def _hear(self, worker: int) -> None:
         match self._receive(worker):
             case messages.Ready(lanes=lanes):
+                self._tell_ready(worker)
                 self._carry_out(state.Ready(worker, lanes))
             case messages.Answered(task=task, outcome=outcome):
                 self._note(worker, task, outcome)
@@ -192,7 +200,13 @@ class Pool:
             case None:
                 end = self._bury(worker)
                 log.warning("%s", end)
+                name = worker_name(worker, self._plans[worker].device)
+                self._tell(WorkerDied(worker=name, why=end))
                 self._carry_out(state.Died(worker, end))
+
+    def _tell_ready(self, worker: int) -> None:
+        child = self._children[worker]
+        self._tell(WorkerReady(worker=child.name, pid=child.pid))
 
     def _receive(self, worker: int) -> object:
         """The worker's next message; None when it is gone. Log records are passed on here."""

@@ -39,8 +39,8 @@ def work(pipe: Connection, plan: WorkerPlan) -> None:
         except Exception as error:  # noqa: BLE001 - the worker's border: it crosses as data
             pipe.send(Refused(failure=failure(error)))
             return
-        pipe.send(Ready(lanes=runner.lanes))
         try:
+            pipe.send(Ready(lanes=runner.lanes))
             _serve(pipe, ring, runner)
         except (EOFError, ConnectionResetError, BrokenPipeError):
             return
