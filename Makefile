@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 TORCH ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format clean
+.PHONY: help demo test bench check format clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -22,6 +22,9 @@ test: $(VENV)/.test ## All checks and tests, as CI runs them
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+bench: $(VENV)/.test ## Make the result files of benchmarks/ anew, all but those that need a GPU
+	$(BIN)/python benchmarks/again.py
 
 format: $(VENV)/.test ## Format the sources and mend what can be mended
 	$(BIN)/ruff format .

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import torch
 from gpu_engines import NETS, Net, pictures
@@ -27,10 +28,13 @@ from trtfuse.bench import alone
 from trtfuse.bench.alone import Turn
 from trtfuse.bench.report import conditions, write_result
 from trtfuse.core.cores import usable_cores
-from trtfuse.core.options import InferOptions
+from trtfuse.core.options import BuildOptions, ExportOptions, InferOptions
 from trtfuse.core.specs import Array
 from trtfuse.pool.slots import for_engine
 from trtfuse.pool.spawn import staying
+
+if TYPE_CHECKING:
+    from trtfuse.build.fleet import Fleet
 
 ROOT = Path(__file__).parents[1]
 QUESTION = "What do AMP, channels_last and torch.compile give over eager PyTorch?"
@@ -107,8 +111,6 @@ def way(
 @contextmanager
 def engine(net: Net, x: Array) -> Iterator[Way]:
     """The engine that trtfuse builds of the net, called from one thread in a child."""
-    from torch_engine import built
-
     with TemporaryDirectory() as name:
         fleet = built(net, len(x), InferOptions(source=Path(), engines=Path(name)))
         place, manifest = fleet.places[0], fleet.engines[0].manifest
@@ -121,6 +123,36 @@ def engine(net: Net, x: Array) -> Iterator[Way]:
                 return len(took) * len(x) / sum(took) * 1e9
 
             yield way
+
+
+def built(net: Net, batch: int, asked: InferOptions) -> Fleet:
+    """Export the net, build it for batches up to `batch` below `asked.engines`, man the workers."""
+    from trtfuse.build import fleet
+    from trtfuse.build.build import build
+    from trtfuse.graph.export import export
+
+    graph = asked.engines / f"{net.name}.onnx"
+    export(
+        ExportOptions(
+            model="gpu_nets:make",
+            output=graph,
+            arguments=(("name", net.name), ("size", str(net.size))),
+            shapes=((net.size, net.size, 3),),
+            dtypes=("uint8",),
+        ),
+        lambda _: None,
+    )
+    build(
+        BuildOptions(
+            model=graph,
+            batch=(1, batch, batch),
+            engines=asked.engines,
+            devices=asked.devices,
+            gpus=asked.gpus,
+        ),
+        lambda _: None,
+    )
+    return fleet.find(asked)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,65 @@
+"""Make the result files of benchmarks/results/ anew, all that a machine without a GPU can make.
+
+    make bench
+    python benchmarks/again.py [NAME ...]
+
+One benchmark after the other, each in a process of its own, the short ones first; one that fails
+does not stop the next. Leave the machine alone meanwhile. Files whose names begin with gpu_, and
+vs_pytorch.json, need a GPU and PyTorch: gpu_session.sh makes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+HERE = Path(__file__).parent
+
+# What each writes, and with what it is called; WORK is an empty folder.
+BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "pool_overhead": ("pool_overhead.json", ("--rounds", "15", "--batches", "16")),
+    "loading": ("loading.json", ()),
+    "export_memory": ("export_memory.json", ()),
+    "export_nets": ("export_nets.json", ()),
+    "dispatch": ("dispatch.json", ()),
+    "calibration_cost": ("calibration_cost.json", ()),
+    "torch_modes": ("torch_modes.json", ()),
+    "same_bytes": ("same_bytes.json", ()),
+    "scaling": ("scaling_cpu.json", ("WORK", "--devices", "1,2", "--kind", "cpu")),
+    "precision": ("precision.json", ()),
+    "faces_int8": ("faces_int8.json", ()),
+    "export_matrix": ("export_matrix.json", ()),
+}
+
+
+def main() -> None:
+    """Run those that are named, or all; say how long each took."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("names", nargs="*", help=", ".join(BENCHMARKS))
+    names = arguments.parse_args().names or list(BENCHMARKS)
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        arguments.error(f"{unknown[0]}: not known. Known: {', '.join(BENCHMARKS)}")
+    taken = {name: run(name) for name in names}
+    print(f"\n{sum(seconds for seconds, _ in taken.values()):6.0f} s in all")
+    for name, (seconds, code) in taken.items():
+        print(f"{seconds:6.0f} s  {name}{f', failed with {code}' if code else ''}")
+    sys.exit(any(code for _, code in taken.values()))
+
+
+def run(name: str) -> tuple[float, int]:
+    """Seconds and exit code."""
+    print(f"== {name}", flush=True)
+    started = time.perf_counter()
+    with TemporaryDirectory() as work:
+        words = (work if word == "WORK" else word for word in BENCHMARKS[name][1])
+        command = [sys.executable, str(HERE / f"{name}.py"), *words]
+        code = subprocess.run(command, check=False).returncode
+    return time.perf_counter() - started, code
+
+
+if __name__ == "__main__":
+    main()
