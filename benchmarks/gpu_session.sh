@@ -12,6 +12,7 @@
 #   instances  workers against lanes; choose the lanes of the next step from it
 #   rates      rates of TensorRT, answers compared; LANES=3 for other lanes than trtfuse's four
 #   recovery   a killed worker
+#   scaling    several GPUs: DEVICES=1,2,4; needs ONNX Runtime and PyTorch beside TensorRT
 #   calibrator TensorRT's own INT8 calibrator against its ranges in Q/DQ pairs (4 minutes)
 #   table      the result files
 #
@@ -81,6 +82,8 @@ print(devices.scan(), tensorrt.installed("tensorrt"))' ;;
     recovery) limited 120 recovery "$PYTHON" benchmarks/gpu_recovery.py "$WORK" --results "$LOGS" ;;
     calibrator) calibrator 150 graphs "$TORCH"; calibrator 400 engines "$PYTHON"
                 calibrator 100 rates "$PYTHON" ;;
+    scaling) limited 590 scaling "$PYTHON" benchmarks/scaling.py "$WORK/scaling" \
+               --devices "${DEVICES:-1}" --torch "$TORCH" --results "$LOGS" ;;
     table) bench 60 table "$PYTHON" ;;
     *) echo "gpu_session.sh: no step $1" >&2 ;;
   esac

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -98,7 +99,6 @@ class Scaling:
         options = models.running(self.work, model, precision, **self.kind.first(count))
         crew = runs.crew(options, model)
         rates, sha256 = runs.decoded_rates(crew), runs.drive(crew, COMPARED).sha256
-        first = self._first("decoded", model, precision)
         self._add(
             "decoded",
             model=model.name,
@@ -107,7 +107,6 @@ class Scaling:
             devices=count,
             items_per_s=to_json(spread(rates)),
             sha256=sha256,
-            same_bytes=first is None or first["sha256"] == sha256,
         )
 
     def pytorch(self, model: Model, count: int) -> None:
@@ -131,19 +130,19 @@ class Scaling:
 
     def folder(self, model: Model, precision: Precision, count: int) -> None:
         """`trtfuse infer`, pictures to files."""
-        source = models.folder(self.work / f"{model.name}-pictures", model, self.given.pictures)
+        source = models.folder(
+            self.work / f"{model.name}-{self.given.pictures}-pictures", model, self.given.pictures
+        )
         chosen = self.kind.first(count)
         options = models.running(self.work, model, precision, source=source, **chosen)
         output = self.work / "output"
         shutil.rmtree(output, ignore_errors=True)
         row = runs.folder_run(options, output)
-        first = self._first("folder", model, precision)
         self._add(
             "folder",
             model=model.name,
             precision=precision.value,
             devices=count,
-            same_bytes=first is None or first["sha256"] == row["sha256"],
             **row,
         )
 
@@ -177,14 +176,15 @@ class Scaling:
         """Progress."""
         print(line, flush=True)
 
-    def _first(self, part: str, model: Model, precision: Precision) -> dict[str, Any] | None:
-        """The row of the fewest devices, which the others are compared with."""
-        key = (model.name, precision.value)
-        rows: list[dict[str, Any]] = self.rows[part]
-        return next((row for row in rows if (row["model"], row["precision"]) == key), None)
-
     def _add(self, part: str, **row: Any) -> None:
-        self.rows[part].append(row)
+        """Another row; what is comparable is compared with the row of the fewest devices."""
+        rows: list[dict[str, Any]] = self.rows[part]
+        first = next((one for one in rows if _what(one) == _what(row)), row)
+        if "items_per_s" in row:
+            row["times"] = round(_rate(row) / _rate(first), 3)
+        if "sha256" in row:
+            row["same_bytes"] = first["sha256"] == row["sha256"]
+        rows.append(row)
         shown = {name: value for name, value in row.items() if name not in ("stages", "sha256")}
         self.say(f"{part}: {shown}")
         self.write()
@@ -198,6 +198,7 @@ class Scaling:
             question=QUESTION,
             conditions=conditions(
                 gpus=gpus,
+                load_average=[round(one, 1) for one in os.getloadavg()],
                 models={
                     one.name: f"{one.size} x {one.size}, batch {one.batch}, random weights"
                     for one in self.kind.models
@@ -205,6 +206,7 @@ class Scaling:
                 pool="one worker a device; decoded: pictures in the ring, medians of rounds",
                 folder=f"{self.given.pictures} JPEG files to answers and files",
                 pytorch="eager, bytes from pinned host memory; FP16 channels_last on GPUs",
+                imitated="devices that compute asleep: they cost no cores, and show the pool",
                 disturbed=f"runs of about {self.given.seconds:g} s; the last worker is killed by "
                 f"SIGKILL at a third, or takes {runs.SLOWER} times as long a batch",
             ),
@@ -227,20 +229,14 @@ class Scaling:
 
     def table(self) -> None:
         """Rates and what they are of the first, as text."""
-        for part, names in (
-            ("decoded", ("model", "precision")),
-            ("folder", ("model", "precision")),
-            ("pytorch", ("model", "way")),
-        ):
-            first: dict[tuple[str, ...], float] = {}
+        for part in ("decoded", "folder", "pytorch"):
             print(f"\n{part:9} {'devices':>38} {'items/s':>12} {'times':>7}  bytes")
             for row in self.rows[part]:
-                rate = row["items_per_s"]
-                rate = rate if isinstance(rate, float) else rate["median"]
-                key = tuple(row[name] for name in names)
-                times = rate / first.setdefault(key, rate)
                 same = {True: "same", False: "DIFFERENT", None: ""}[row.get("same_bytes")]
-                print(f"{' '.join(key):40} {row['devices']:7} {rate:12,.0f} {times:7.2f}  {same}")
+                print(
+                    f"{' '.join(_what(row)):40} {row['devices']:7} {_rate(row):12,.0f} "
+                    f"{row['times']:7.2f}  {same}"
+                )
         for row in self.rows["disturbed"]:
             calm, killed, slowed = row["calm"], row["killed"], row["slowed"]
             print(
@@ -250,6 +246,17 @@ class Scaling:
                 f"; one slowed {slowed['seconds']:.2f} s, expected {slowed['expected_s']:.2f} s, "
                 f"busy {[one['busy_share'] for one in slowed['devices']]}"
             )
+
+
+def _what(row: dict[str, Any]) -> tuple[str, str]:
+    """What is compared over numbers of devices."""
+    return row["model"], row.get("way", row.get("precision", ""))
+
+
+def _rate(row: dict[str, Any]) -> float:
+    """Items/s; the median of rounds, where there are several."""
+    rate = row["items_per_s"]
+    return float(rate["median"] if isinstance(rate, dict) else rate)
 
 
 if __name__ == "__main__":

@@ -118,9 +118,9 @@ def drive(crew: Crew, count: int, *, kill_at: int | None = None) -> Drive:
             for name in sorted(outputs):
                 digest.update(np.ascontiguousarray(outputs[name]).tobytes())
             if number == kill_at:
-                reloaded.begin(pool)
+                reloaded.begin()
                 os.kill(_workers()[-1], signal.SIGKILL)
-            reloaded.look(pool)
+            reloaded.look(pool.records[-1])
         seconds = time.perf_counter() - started
         shares = [
             _share(record, *was, seconds) for record, was in zip(pool.records, before, strict=True)
@@ -149,14 +149,18 @@ class _Reloaded:
     def __init__(self) -> None:
         self.seconds = 0.0
         self._killed_at = 0.0
-        self._items = 0
+        self._items: int | None = None
 
-    def begin(self, pool: Pool) -> None:
-        self._killed_at, self._items = time.perf_counter(), pool.records[-1].items
+    def begin(self) -> None:
+        self._killed_at = time.perf_counter()
 
-    def look(self, pool: Pool) -> None:
-        record = pool.records[-1]
-        if self._killed_at and not self.seconds and record.deaths and record.items > self._items:
+    def look(self, record: WorkerRecord) -> None:
+        if not record.deaths or self.seconds:
+            return
+        if self._items is None:
+            # What lay in its pipe when it died is counted before its death is.
+            self._items = record.items
+        elif record.items > self._items:
             self.seconds = time.perf_counter() - self._killed_at
 
 
