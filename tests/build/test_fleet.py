@@ -72,8 +72,8 @@ def test_every_gpu_has_workers_with_the_engine_of_its_kind(tmp_path: Path) -> No
     assert names == ["cuda:0", "cuda:0", "cuda:1", "cuda:1", "cuda:2", "cuda:2"]
     h200, nvidia_l4 = found.engines
     openers = [place.open_runner for place in found.places]
-    assert openers[:4] == [OpenTrt(h200.path, h200.manifest, 3, 3)] * 4
-    assert openers[4:] == [OpenTrt(nvidia_l4.path, nvidia_l4.manifest, 3, 3)] * 2
+    assert openers[:4] == [OpenTrt(h200.path, h200.manifest, 3, 3, sharing=2)] * 4
+    assert openers[4:] == [OpenTrt(nvidia_l4.path, nvidia_l4.manifest, 3, 3, sharing=2)] * 2
     assert {place.batches for place in found.places} == {4}
 
 

@@ -257,8 +257,7 @@ def _open_on_gpu(
 ) -> OpenRunner:
     from trtfuse.gpu.runner import OpenTrt
 
-    del workers  # each has its lanes, and the GPU shares itself out
-    return OpenTrt(engine, manifest, on_gpu.lanes, on_gpu.fewest, on_gpu.cuda_graph)
+    return OpenTrt(engine, manifest, on_gpu.lanes, on_gpu.fewest, on_gpu.cuda_graph, workers)
 
 
 def _fitting(open_runner: OpenRunner, device: str) -> int:

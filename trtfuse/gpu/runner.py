@@ -38,6 +38,8 @@ class OpenTrt:
     """Lanes without which it does not open; the others are opened where memory is left for them."""
     cuda_graph: bool = True
     """Whether the work of a shape that comes again and again is recorded, where it can be."""
+    sharing: int = 1
+    """Workers on the GPU: for lanes beyond the fewest, each takes its part of what is free."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.fewest <= self.lanes:
@@ -125,7 +127,8 @@ class OpenTrt:
         lanes: list[Lane] = []
         while len(lanes) < self.lanes:
             if len(lanes) >= self.fewest:
-                one, free = trt.activation_bytes(engine) + lanes[0].buffer_bytes, cuda.free_bytes()
+                one = trt.activation_bytes(engine) + lanes[0].buffer_bytes
+                free = cuda.free_bytes() // self.sharing
                 if not devices.instances(free, one):
                     log.warning("%s", fewer(self.engine, len(lanes), self.lanes, one, free))
                     break
