@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -134,22 +134,9 @@ def build(work: Path, net: Net, precision: Precision) -> float:
     about, plan = manifest(work, net, precision), plan_path(work, net, precision)
     if plan.exists():
         return 0.0
-    return _built(about, plan, work / "timings")
-
-
-def build_by_permission(work: Path, net: Net, precision: Precision) -> OpenTrt:
-    """The same precision from the FP32 graph, by the builder's flag alone. Kept as well."""
-    plain = graph_path(work, net, Precision.FP32)
-    about = replace(manifest(work, net, precision), source=plain)
-    plan = work / f"{net.name}-{precision.value}-by-permission.plan"
-    if not plan.exists():
-        _built(about, plan, work / "timings")
-    return OpenTrt(plan, about)
-
-
-def _built(about: EngineManifest, plan: Path, timings: Path) -> float:
     started = time.perf_counter()
-    run_in_child(_build, about, plan, timings, name=f"builder of {plan.name}", timeout_s=BUILD_S)
+    args = (about, plan, work / "timings")
+    run_in_child(_build, *args, name=f"builder of {plan.name}", timeout_s=BUILD_S)
     return time.perf_counter() - started
 
 

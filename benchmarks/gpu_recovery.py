@@ -63,7 +63,7 @@ def main() -> None:
         question=QUESTION,
         conditions=conditions(
             **engines.machine(),
-            net="ResNet-50 224 x 224, FP16, batch 8, one worker, two lanes",
+            net=f"ResNet-50 224 x 224, FP16, batch 8, one worker, {opened.lanes} lanes",
             batches=COUNT,
             killed="SIGKILL, while a batch is computed",
         ),

@@ -8,7 +8,6 @@
 #   resnet50   its FP16 and INT8 engines, two minutes or three
 #   unet       likewise
 #   fp32       engines of both in FP32, for their answers alone
-#   typed      if FP16 is no faster than TF32: is it the graph, or the flag? One build more
 #   instances  workers against lanes; choose the lanes of the next step from it
 #   rates      rates of TensorRT, answers compared; LANES=3 for other lanes than trtfuse's four
 #   recovery   a killed worker
@@ -76,7 +75,6 @@ print(devices.scan(), tensorrt.installed("tensorrt"))' ;;
       bench 290 engines "$PYTHON" --net "$1" --precision fp16
       bench 290 engines "$PYTHON" --net "$1" --precision int8 ;;
     fp32) bench 290 engines "$PYTHON" --precision fp32 ;;
-    typed) bench 330 typed "$PYTHON" --net resnet50 ;;
     instances) limited 400 instances "$PYTHON" benchmarks/gpu_instances.py "$WORK" --results "$LOGS" ;;
     rates) bench 420 rates "$PYTHON" ${LANES:+--lanes "$LANES"} ;;
     recovery) limited 120 recovery "$PYTHON" benchmarks/gpu_recovery.py "$WORK" --results "$LOGS" ;;

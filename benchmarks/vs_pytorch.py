@@ -6,7 +6,6 @@ On a machine with an NVIDIA GPU, PyTorch and TensorRT:
     python benchmarks/vs_pytorch.py torch   WORK     rates of PyTorch
     python benchmarks/vs_pytorch.py engines WORK     builds, one at a time
     python benchmarks/vs_pytorch.py rates   WORK     rates of TensorRT, and answers compared
-    python benchmarks/vs_pytorch.py typed   WORK     FP16 from the graph, and by permission alone
     python benchmarks/vs_pytorch.py table   WORK     the table, the picture, the result file
 
 The first two need PyTorch and ONNX Runtime, the others TensorRT, Polygraphy and PyCUDA; the two may
@@ -74,7 +73,7 @@ def main() -> None:
     arguments.add_argument("step", choices=list(STEPS))
     arguments.add_argument("work", type=Path)
     arguments.add_argument("--results", type=Path, default=LAST.parent)
-    arguments.add_argument("--net", choices=list(NETS), help="engines, typed: this one alone")
+    arguments.add_argument("--net", choices=list(NETS), help="this one alone")
     arguments.add_argument("--precision", choices=[one.value for one in PRECISIONS])
     arguments.add_argument("--lanes", type=int, help="rates: default: as trtfuse infer")
     said = arguments.parse_args()
@@ -168,19 +167,6 @@ def _judge(given: Given, made: dict[tuple[str, Precision], OpenTrt]) -> None:
         got = engines.answers(opened, x, NETS[name])
         quality[f"{name} {precision.value}"] = difference(expected, got)
         _write(given.work / "quality.json", quality)
-
-
-def typed(given: Given) -> None:
-    """Does it cost anything that the graph says FP16, where a flag alone would do?"""
-    for net in given.nets:
-        ways = {
-            "in the graph": engines.opener(given.work, net, Precision.FP16),
-            "by permission": engines.build_by_permission(given.work, net, Precision.FP16),
-        }
-        for batch in BATCHES[1:]:
-            for way, opened in ways.items():
-                middle = np.median(engines.device_rate(opened, batch))
-                print(f"{net.name} b{batch} FP16 {way}: {middle:,.0f} items/s", flush=True)
 
 
 def difference(expected: Array, got: Array) -> dict[str, float]:
@@ -331,7 +317,6 @@ STEPS: dict[str, Callable[[Given], None]] = {
     "torch": torch,
     "engines": build,
     "rates": rates,
-    "typed": typed,
     "table": table,
 }
 
