@@ -368,10 +368,11 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         _check_choice(self.devices, self.gpus)
+        sizes = ",".join(map(str, self.batches))
         if not self.batches or min(self.batches) < 1:
-            raise UsageError(f"--batch {self.batches}: needs sizes above 0, as 1,8,32.")
+            raise UsageError(f"--batch {sizes}: needs sizes above 0, as 1,8,32.")
         if len(set(self.batches)) < len(self.batches):
-            raise UsageError(f"--batch {self.batches}: names a size twice.")
+            raise UsageError(f"--batch {sizes}: names a size twice.")
         if unknown := [one for one in self.against if one not in get_args(Against)]:
             raise UnknownName.among("--against", unknown[0], get_args(Against))
         if ("pytorch" in self.against) is not (self.module is not None):
