@@ -147,6 +147,7 @@ def test_a_factory_in_the_current_folder_is_found(
         ("PairNet", [(3, 8, 8)], UsageError, r"forward takes image, embedding; got 1 shapes"),
         ("EchoNet", [(3, 8, 8)], UsageError, r"uses the name x for more than one"),
         ("TextNet", [(3, 8, 8)], UsageError, r"output 'label' of the module is a str"),
+        ("ConvNet", [(4, 8, 8)], UsageError, r"fails on random x float32 \[2, 4, 8, 8\]: Given gr"),
     ],
 )
 def test_what_the_caller_can_mend_is_said_before_tracing(

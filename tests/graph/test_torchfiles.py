@@ -6,6 +6,7 @@ import json
 import pickle
 import warnings
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +176,25 @@ def test_torchscript_is_traced_like_a_module(tmp_path: Path) -> None:
     report = exported(scripted(tmp_path / "net.pt"), tmp_path, shapes=((3, 8, 8),))
     assert [one.name for one in report.model.inputs] == ["x"]
     np.testing.assert_allclose(answer(tmp_path, x=X), expected(nets.SizedNet(), X), atol=1e-6)
+
+
+def trace(example: torch.Tensor, net: nn.Module) -> torch.jit.ScriptModule:
+    made: torch.jit.ScriptModule = torch.jit.trace(net, example)  # type: ignore[no-untyped-call]
+    return made
+
+
+@pytest.mark.parametrize("kind", ["script", "trace"])
+def test_torchscript_with_layers_of_its_own_is_exported(tmp_path: Path, kind: str) -> None:
+    net = nets.ConvNet().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make = torch.jit.script if kind == "script" else partial(trace, torch.from_numpy(X))
+        made = make(net)
+        torch.jit.save(made, str(tmp_path / "net.pt"))
+    report = exported(tmp_path / "net.pt", tmp_path, shapes=((3, 8, 8),))
+    assert report.model.outputs[0].shape == ("batch", 4, 6, 6)
+    assert report.notes[0].startswith("exported with TorchScript; torch.export failed: ")
+    np.testing.assert_allclose(answer(tmp_path, x=X), expected(nets.ConvNet(), X), atol=1e-5)
 
 
 def test_a_pickled_module_is_refused_with_the_way_out(

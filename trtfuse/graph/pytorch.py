@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +47,10 @@ class Traced:
     notes: tuple[str, ...]
 
 
+# What a module that does not fit its inputs raises, and what exporters pass on.
+_FAULTS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
+
+
 class _Flat(torch.nn.Module):
     """A module whose outputs are one tuple of tensors, whatever structure the inner one returns."""
 
@@ -72,8 +77,7 @@ def traced(options: ExportOptions, card: InputCard | None, scratch: Path) -> Ite
     inputs = _inputs(options, torchfiles.input_names(module, options), card)
     examples = tuple(_example(one, options.seed + n) for n, one in enumerate(inputs))
     with _evaluating(module):
-        with torch.no_grad():
-            found = list(_named_outputs(module(*examples)))
+        found = list(_named_outputs(_answered(module, examples, inputs, options)))
         notes += [f"output {name!r} is None and was dropped" for name, t in found if t is None]
         outputs = [name for name, tensor in found if tensor is not None]
         _require_distinct([one.name for one in inputs], outputs)
@@ -86,6 +90,24 @@ def traced(options: ExportOptions, card: InputCard | None, scratch: Path) -> Ite
             shapes=tuple(one.sizes for one in inputs),
             notes=(*notes, exporter),
         )
+
+
+def _answered(
+    module: torch.nn.Module,
+    examples: Sequence[torch.Tensor],
+    inputs: Sequence[_Input],
+    options: ExportOptions,
+) -> Any:
+    """What the module says to the examples. Raises `UsageError` where it does not take them."""
+    try:
+        with torch.no_grad():
+            return module(*examples)
+    except _FAULTS as error:
+        given = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in inputs)
+        raise UsageError(
+            f"{options.name}: the module itself fails on random {given}: {_short(error)}. "
+            f"Is that what --shape should say, and --batch-input?"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +280,8 @@ def _exported(job: _Trace, scratch: Path) -> tuple[Path, str]:
             with _quiet():
                 exporter(job, path)
         # Both raise RuntimeError and its kin; TorchScript passes on the module's own errors.
-        except (ImportError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-            reasons.append(f"{label} failed: {' '.join(str(error).split())[:300]}")
+        except (ImportError, *_FAULTS) as error:
+            reasons.append(f"{label} failed: {_short(error.__cause__ or error)}")
             continue
         model = outline(path)
         opened = _opened(signature(model).inputs, job.inputs)
@@ -299,8 +321,14 @@ def _with_dynamo(job: _Trace, path: Path) -> None:
 
 def _with_torchscript(job: _Trace, path: Path) -> None:
     batched = any(one.axes.get(0) == BATCH for one in job.inputs)
+    module: torch.nn.Module = job.module
+    if isinstance(job.module.inner, torch.jit.ScriptModule):
+        # The exporter's own tracing does not go into a script; this one does.
+        module = torch.jit.trace(  # type: ignore[no-untyped-call]
+            job.module, job.examples, check_trace=False
+        )
     torch.onnx.export(
-        job.module,
+        module,
         job.examples,
         str(path),
         dynamo=False,
@@ -310,6 +338,12 @@ def _with_torchscript(job: _Trace, path: Path) -> None:
         dynamic_axes={one.name: one.axes for one in job.inputs}
         | ({name: {0: BATCH} for name in job.outputs} if batched else {}),
     )
+
+
+def _short(error: BaseException) -> str:
+    """The words of an error of PyTorch in one line, without its colours and its manual."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    return " ".join(plain.split())[:300].rstrip(".")
 
 
 @contextmanager
