@@ -46,6 +46,13 @@ def test_an_onnx_source_needs_a_name_for_the_result(tmp_path: Path) -> None:
     assert isinstance(invoke(tmp_path / "gone.onnx").exception, UsageError)
 
 
+def test_a_result_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    save(conv_net(), tmp_path / "in.onnx")
+    result = invoke(tmp_path / "in.onnx", "-o", tmp_path / "in.onnx" / "out.onnx")
+    assert isinstance(result.exception, UsageError)
+    assert "in.onnx/out.onnx: cannot be written (" in str(result.exception)
+
+
 def test_a_factory_names_its_own_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = invoke("tests.graph.nets:DictNet", "--shape", "3,4,4", "--no-simplify")

@@ -236,8 +236,12 @@ def _resized(resizing: Reference, card: InputCard, pictures: Sequence[probe.Item
 @contextmanager
 def _scratch(output: Path) -> Iterator[Path]:
     """A hidden folder beside the output, on its disk, so that the result is only renamed."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", suffix=".part", dir=output.parent) as folder:
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        made = tempfile.TemporaryDirectory(prefix=".", suffix=".part", dir=output.parent)
+    except OSError as error:
+        raise UsageError(f"-o {output}: cannot be written ({error.strerror}).") from error
+    with made as folder:
         yield Path(folder)
 
 
