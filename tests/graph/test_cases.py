@@ -207,8 +207,95 @@ def test_a_batch_on_another_axis_is_refused_by_name_or_kept(tmp_path: Path) -> N
     for value, axis in ((named.graph.input[0], 0), (named.graph.input[1], 1)):
         value.type.tensor_type.shape.dim[axis].dim_param = "n"
     save(named, tmp_path / "in.onnx")
-    with pytest.raises(ExportFailed, match=r"input 'state' \[2, n, 4\] has the batch on axis 1"):
+    with pytest.raises(ExportFailed, match=r"'state' \[2, n, 4\].*axis 1.*--batch-axis state=1"):
         exported(tmp_path / "in.onnx", tmp_path / "out.onnx")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_batch_on_another_axis_can_be_moved_to_the_front(tmp_path: Path, named: bool) -> None:
+    """A recurrent state, as silero has it; in the graph two transpositions do the rest."""
+    model = state_net()
+    if named:
+        for value, axis in ((model.graph.input[0], 0), (model.graph.input[1], 1)):
+            value.type.tensor_type.shape.dim[axis].dim_param = "n"
+    save(model, tmp_path / "in.onnx")
+    report = exported(
+        tmp_path / "in.onnx", tmp_path / "out.onnx", batch_axes=(("state", 1), ("new", 1))
+    )
+    assert [one.shape for one in report.model.inputs] == [("batch", 4), ("batch", 2, 4)]
+    assert [one.shape for one in report.model.outputs] == [("batch", 4), ("batch", 2, 4)]
+    assert "the batch of 'state' is now its axis 0, not 1" in report.notes
+    x, state = weights(3, 4), weights(3, 2, 4)
+    got = run(load(tmp_path / "out.onnx"), x=x, state=state)
+    for n in range(3):
+        alone = run(state_net(), x=x[n : n + 1], state=state[n][:, None])
+        np.testing.assert_allclose(got["y"][n], alone["y"][0], rtol=1e-6)
+        np.testing.assert_allclose(got["new"][n], alone["new"][:, 0], rtol=1e-6)
+
+
+def rated_net() -> onnx.ModelProto:
+    """y = x * 2 at a rate of 16000, and nothing that runs at any other."""
+    scale = helper.make_node("Mul", ["x", "two"], ["twice"], name="twice")
+    wrong = helper.make_node("Reshape", ["x", "nowhere"], ["lost"], name="lost")
+    branches = [
+        helper.make_graph([node], name, [], [helper.make_tensor_value_info(name, 1, None)])
+        for node, name in ((scale, "twice"), (wrong, "lost"))
+    ]
+    model = graph(
+        [
+            helper.make_node("Equal", ["rate", "k16"], ["known"], name="known"),
+            helper.make_node(
+                "If", ["known"], ["y"], then_branch=branches[0], else_branch=branches[1], name="if"
+            ),
+        ],
+        {"x": [1, 4]},
+        {"y": [1, 4]},
+        {"two": np.full(1, 2, np.float32), "k16": np.array(16000), "nowhere": ints(7, 7)},
+    )
+    model.graph.input.append(helper.make_tensor_value_info("rate", 7, []))
+    return model
+
+
+def test_e10_an_input_that_never_changes_becomes_a_constant(tmp_path: Path) -> None:
+    """So that a card can describe what is left, and random numbers do not stand for a rate."""
+    save(rated_net(), tmp_path / "in.onnx")
+    for static in (False, True):
+        with pytest.raises(ExportFailed, match="say which with --constant NAME=VALUE"):
+            exported(tmp_path / "in.onnx", tmp_path / "out.onnx", static_batch=static)
+    report = exported(tmp_path / "in.onnx", tmp_path / "out.onnx", constants=(("rate", "16000"),))
+    assert [one.shape for one in report.model.inputs] == [("batch", 4)]
+    assert report.notes[0] == "input 'rate' is now the constant 16000"
+    assert [node.op_type for node in load(tmp_path / "out.onnx").graph.node] == ["Mul"]
+    np.save(tmp_path / "anchors.npy", weights(10, 4))
+    values = (("anchors", str(tmp_path / "anchors.npy")), ("thr", "0.5"))
+    report = exported(DATA / "mixed.onnx", tmp_path / "out.onnx", constants=values)
+    assert [one.name for one in report.model.inputs] == ["img"]
+    image = weights(2, 3, 8, 8)
+    want = run(load(DATA / "mixed.onnx"), img=image, anchors=weights(10, 4), thr=np.float32(0.5))
+    got = run(load(tmp_path / "out.onnx"), img=image)
+    np.testing.assert_allclose(got["y"], want["y"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"constants": (("rat", "1"),)}, "--constant 'rat': not known. Did you mean rate"),
+        ({"constants": (("rate", "fast"),)}, "rate=fast: needs a number or a .npy file"),
+        ({"constants": (("rate", "0.5"),)}, "is float64 [], input 'rate' needs int64 []"),
+        ({"constants": (("rate", "gone.npy"),)}, "rate=gone.npy: needs a number or a .npy"),
+        ({"batch_axes": (("x", 2),)}, "--batch-axis x=2: 'x' is [1, 4], needs an axis behind"),
+        ({"batch_axes": (("z", 1),)}, "--batch-axis 'z': not known"),
+    ],
+)
+def test_ends_that_are_not_there_are_refused(
+    tmp_path: Path, options: dict[str, object], words: str
+) -> None:
+    save(rated_net(), tmp_path / "in.onnx")
+    with pytest.raises((UsageError, UnknownName)) as error:
+        exported(tmp_path / "in.onnx", tmp_path / "out.onnx", **options)
+    assert words in str(error.value)
+    with pytest.raises(UsageError, match=r"are for an \.onnx"):
+        exported("tests.graph.nets:ConvNet", tmp_path / "out.onnx", **options)
 
 
 def test_a_static_export_is_proven_too(tmp_path: Path) -> None:

@@ -44,6 +44,16 @@ def export(
         list[str] | None,
         typer.Option(help="An input that carries the batch. Default: found by running."),
     ] = None,
+    batch_axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where an input or output has its batch, as state=1: moved to the front."
+        ),
+    ] = None,
+    constant: Annotated[
+        list[str] | None,
+        typer.Option(help="An input that is always this number, or this .npy: sr=16000."),
+    ] = None,
     static_batch: Annotated[
         bool, typer.Option("--static-batch", help="Leave the batch as the graph has it.")
     ] = _DEFAULT.static_batch,
@@ -101,6 +111,8 @@ def export(
         shapes=sizes,
         dtypes=dtypes,
         batch_inputs=tuple(batch_input or ()),
+        batch_axes=tuple(map(_batch_axis, batch_axis or ())),
+        constants=tuple(_pair(text, "--constant", "sr=16000") for text in constant or ()),
         static_batch=static_batch,
         arguments=tuple(_argument(text) for text in arg or ()),
         weights=weights,
@@ -150,9 +162,23 @@ def _bytes(text: str | None, flag: str, default: int) -> int:
 
 
 def _argument(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
+    name, value = _pair(text, "--arg", "scale=4")
+    if not name.isidentifier():
         raise UsageError(f"--arg {text}: needs a name and a value, as scale=4.")
+    return name, value
+
+
+def _batch_axis(text: str) -> tuple[str, int]:
+    name, axis = _pair(text, "--batch-axis", "state=1")
+    if not axis.isdecimal():
+        raise UsageError(f"--batch-axis {text}: needs a name and an axis, as state=1.")
+    return name, int(axis)
+
+
+def _pair(text: str, flag: str, example: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise UsageError(f"{flag} {text}: needs a name and a value, as {example}.")
     return name, value
 
 

@@ -48,6 +48,11 @@ class ExportOptions:
     """Of the inputs in `shapes`; empty: float32 for PyTorch, its own for an ONNX."""
     batch_inputs: tuple[str, ...] = ()
     """The inputs that carry the batch; empty: the card's, or found by running."""
+    batch_axes: tuple[tuple[str, int], ...] = ()
+    """Inputs and outputs of an .onnx whose batch is on another axis than the first, which is where
+    it is moved to."""
+    constants: tuple[tuple[str, str], ...] = ()
+    """Inputs that become constants of the graph: a number, or a .npy file, for each."""
     static_batch: bool = False
     """Leave the batch as the graph has it, and prove only that rewrites change nothing."""
     arguments: tuple[tuple[str, str], ...] = ()

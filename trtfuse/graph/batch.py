@@ -163,8 +163,8 @@ def _require_first_axis(tensors: Sequence[TensorSpec], planned: Inputs) -> None:
             if size in names:
                 raise ExportFailed(
                     f"input {tensor.name!r} [{', '.join(map(str, tensor.shape))}] has the batch on "
-                    f"axis {axis}, and items are split along axis 0 only. Change the model, or "
-                    f"keep its batch as it is with --static-batch."
+                    f"axis {axis}, and items are split along axis 0 only. Have it moved there with "
+                    f"--batch-axis {tensor.name}={axis}, or keep it with --static-batch."
                 )
 
 

@@ -48,7 +48,8 @@ def check_input(card: InputCard, inputs: Sequence[TensorSpec]) -> TensorSpec:
     if len(inputs) > 1:
         raise CardError(
             f"card: describes one input, {card.name!r}; the graph has {_list(inputs)}. "
-            f"Models with several inputs cannot be run on pictures yet."
+            f"Make an input that never changes a constant, with --constant NAME=VALUE; models with "
+            f"several that do cannot be run on pictures yet."
         )
     if tensor.dtype not in _DTYPES:
         raise CardError(

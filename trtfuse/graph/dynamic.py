@@ -71,7 +71,7 @@ def with_dynamic_batch(source: Source, options: ExportOptions) -> Opened:
     if options.static_batch:
         return _checked(_as_it_is(source, options, declared), options)
     refusals: list[ExportFailed] = []
-    for planned in batch.plans(declared, card, batched=options.batch_inputs, shapes=options.shapes):
+    for planned in batch.plans(declared, card, batched=options.batch_inputs, shapes=source.shapes):
         try:
             return _checked(_opened(source, options, planned), options)
         except ExportFailed as error:
@@ -257,8 +257,9 @@ def _require_free_size(model: onnx.ModelProto, options: ExportOptions) -> None:
 def _own_fault(options: ExportOptions, seen: Observation) -> str:
     return (
         f"{options.name}: the source itself fails on random inputs: {'; '.join(seen.faults)}. "
-        f"If its sizes are open, give ones that it takes with --shape; if its batch is not on "
-        f"axis 0, keep it with --static-batch."
+        f"If its sizes are open, give ones that it takes with --shape; if an input is always the "
+        f"same number, say which with --constant NAME=VALUE; if a batch is not on axis 0, have it "
+        f"moved there with --batch-axis NAME=AXIS, or keep it with --static-batch."
     )
 
 

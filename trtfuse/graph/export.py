@@ -30,6 +30,7 @@ from trtfuse.graph import check, probe, target
 from trtfuse.graph.card import check_card
 from trtfuse.graph.check import Proof, Reference
 from trtfuse.graph.dynamic import Opened, with_dynamic_batch
+from trtfuse.graph.ends import arranged
 from trtfuse.graph.fold import fold, has_foldable
 from trtfuse.graph.fuse import fuse, require_fusable
 from trtfuse.graph.host import by_host, resizer
@@ -81,7 +82,8 @@ def export(
     _require_writable(options)
     with _scratch(options.output) as scratch:
         progress(f"reading {options.name}")
-        with opened(options, scratch) as source:
+        with opened(options, scratch) as opened_source:
+            source = arranged(opened_source, options)
             progress("dynamic batch")
             if options.fuse:
                 require_fusable(source.card, options.fuse)

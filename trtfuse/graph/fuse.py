@@ -8,7 +8,7 @@ TensorRT takes uint8 at the edge of a network alone, and there next to a Cast on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -23,6 +23,7 @@ from trtfuse.graph.card import AXES
 from trtfuse.graph.model import opset, set_dims, signature
 from trtfuse.graph.nodes import Nodes
 from trtfuse.graph.resize import resize
+from trtfuse.graph.wiring import rename, set_nodes
 
 # Since when ReduceSum, Clip and Squeeze take what is used here.
 _OPSET = 13
@@ -150,20 +151,9 @@ def _put_before(model: onnx.ModelProto, card: InputCard, made: Nodes, *, resized
     sizes = [shape[axis] for axis in AXES[card.layout][1:]]
     value.type.tensor_type.elem_type = TensorProto.UINT8
     set_dims(value, [BATCH, *(_PICTURE if resized else sizes), card.channels])
-    _rename(graph.node, card.name, made.last)
+    rename(graph.node, card.name, made.last)
     graph.initializer.extend(made.constants)
-    whole = onnx.GraphProto(node=[*made.nodes, *graph.node])
-    del graph.node[:]
-    graph.node.extend(whole.node)
-
-
-def _rename(nodes: Iterable[onnx.NodeProto], old: str, new: str) -> None:
-    """Have nodes, and those of their sub-graphs, read `new` where they read `old`."""
-    for node in nodes:
-        node.input[:] = [new if name == old else name for name in node.input]
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                _rename(inner.node, old, new)
+    set_nodes(model, [*made.nodes, *graph.node])
 
 
 def _put_behind(model: onnx.ModelProto, task: ImageTask) -> ImageTask:
@@ -173,7 +163,7 @@ def _put_behind(model: onnx.ModelProto, task: ImageTask) -> ImageTask:
     inner = f"{task.output}_trtfuse"
     for node in graph.node:
         node.output[:] = [inner if name == task.output else name for name in node.output]
-    _rename(graph.node, task.output, inner)
+    rename(graph.node, task.output, inner)
     made = Nodes("trtfuse_post", inner)
     made.add("Cast", to=TensorProto.FLOAT)
     invalid = f"{task.output}_invalid"

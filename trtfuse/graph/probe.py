@@ -41,8 +41,13 @@ class Items:
 
     def rows(self, start: int, stop: int) -> dict[str, Array]:
         """The inputs of one run on the items from `start` to before `stop`."""
-        rows = start if self.whole else slice(start, stop)
-        return {**{name: array[rows] for name, array in self.batched.items()}, **self.shared}
+        rows = slice(start, stop)
+        taken = {
+            # An input without axes would come out as a bare number.
+            name: np.asarray(array[start]) if self.whole else array[rows]
+            for name, array in self.batched.items()
+        }
+        return {**taken, **self.shared}
 
 
 def random_items(

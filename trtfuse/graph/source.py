@@ -60,6 +60,7 @@ def opened(options: ExportOptions, scratch: Path) -> Iterator[Source]:
     """
     card = _read_card(options.card) if isinstance(options.card, Path) else options.card
     if is_factory(options.model) or Path(options.name).suffix in (".pt", ".pt2", ".pth"):
+        _refuse_onnx_options(options)
         with _from_pytorch(options, card, scratch) as source:
             yield source
     else:
@@ -116,6 +117,14 @@ def _refuse_torch_options(options: ExportOptions) -> None:
     if options.arguments or options.weights:
         raise UsageError(
             f"{options.name}: --arg and --weights are for PyTorch factories; an .onnx has its own."
+        )
+
+
+def _refuse_onnx_options(options: ExportOptions) -> None:
+    if options.constants or options.batch_axes:
+        raise UsageError(
+            f"{options.name}: --constant and --batch-axis are for an .onnx. Wrap the module in one "
+            f"that has such inputs as attributes, and permutes."
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -43,6 +43,15 @@ def set_nodes(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
     whole = onnx.GraphProto(node=nodes)  # copies: the old ones vanish with the field
     del model.graph.node[:]
     model.graph.node.extend(whole.node)
+
+
+def rename(nodes: Iterable[onnx.NodeProto], old: str, new: str) -> None:
+    """Have nodes, and those of their sub-graphs, read `new` where they read `old`."""
+    for node in nodes:
+        node.input[:] = [new if name == old else name for name in node.input]
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                rename(inner.node, old, new)
 
 
 class Wiring:
