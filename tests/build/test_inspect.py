@@ -129,5 +129,5 @@ def test_the_command_shows_what_runs_and_how_to_mend_what_does_not(
     command(tmp_path, as_json=True)
     first, second = json.loads(capsys.readouterr().out)
     assert {tuple(first["runs_on"]), tuple(second["runs_on"])} == {("cpu:0",), ()}
-    with pytest.raises(UsageError, match=r"--batch and --size are for \.onnx files"):
+    with pytest.raises(UsageError, match=r"--batch, --size and --explain are for \.onnx"):
         command(tmp_path, batch=2)

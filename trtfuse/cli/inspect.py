@@ -1,8 +1,9 @@
-"""`trtfuse inspect`: what an artifact is, from its file alone."""
+"""`trtfuse inspect`: what an artifact is, from its file alone; what a model sees of a picture."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,10 @@ def inspect(
     size: Annotated[
         str | None, typer.Option(help="HEIGHTxWIDTH of open sizes. Default: the card's, or ours.")
     ] = None,
+    explain: Annotated[
+        Path | None,
+        typer.Option(help="A picture: show the numbers that the model is given for it."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="All of it, as JSON.")] = False,
 ) -> None:
     """Say what a file is: inputs, outputs, cost, card, precision, and which TensorRT takes it.
@@ -32,8 +37,8 @@ def inspect(
     Of engines: whether each runs here, and if not, which value differs. Nothing is run.
     """
     if artifact.is_dir() or artifact.suffix == ".plan":
-        if (batch, size) != (1, None):
-            raise UsageError(f"{artifact}: --batch and --size are for .onnx files.")
+        if (batch, size, explain) != (1, None, None):
+            raise UsageError(f"{artifact}: --batch, --size and --explain are for .onnx files.")
         from trtfuse.cli.engines import inspect_engines
 
         inspect_engines(artifact, as_json=as_json)
@@ -42,6 +47,9 @@ def inspect(
         raise UsageError(f"{artifact}: what is inspected is an .onnx file, or engines.")
     if batch < 1:
         raise UsageError(f"--batch {batch}: needs a whole number above 0.")
+    if explain:
+        _show_seen(artifact, explain, as_json=as_json)
+        return
     from trtfuse.graph.inspect import inspect as run
 
     found = run(artifact, batch=batch, size=_size(size))
@@ -74,6 +82,45 @@ def _show(found: Inspection) -> None:
     _rows(console, "What would refuse it", verdicts)
     for remark in found.remarks:
         typer.echo(f"Note: {remark}.")
+
+
+def _show_seen(model: Path, picture: Path, *, as_json: bool) -> None:
+    """What the model is given for a picture, as rows or as JSON."""
+    from rich.console import Console
+
+    from trtfuse.build.explain import explain
+    from trtfuse.core.record import to_json
+
+    seen = explain(model, picture)
+    if as_json:
+        typer.echo(json.dumps(to_json(seen), indent=2))
+        return
+    card, at = seen.card, seen.geometry
+    channels = ("grey",) if card.colour == "GRAY" else tuple(card.colour)
+    lows, highs = zip(*seen.extremes, strict=True)
+    scale = f"by {at.scale_y:.4g} and {at.scale_x:.4g}, at row {at.top} and column {at.left}"
+    rule = f"0 to 255 become {card.range[0]:g} to {card.range[1]:g}"
+    if card.mean or card.std:
+        rule += f", then (value - {_each(card.mean or (0,))}) / {_each(card.std or (1,))}"
+    rows = [
+        ("input", f"{card.name!r}: {seen.dtype} {list(seen.shape)}, {card.layout}, {card.colour}"),
+        ("picture", f"{picture}, {at.picture[0]} x {at.picture[1]}, {card.resize}: {scale}"),
+        ("rule", rule),
+        ("first pixel", "R {}, G {}, B {}".format(*seen.pixel)),
+        ("first values", _by_channel(channels, seen.first)),
+        ("least", _by_channel(channels, lows)),
+        ("largest", _by_channel(channels, highs)),
+    ]
+    _rows(Console(), "What the model sees", rows)
+
+
+def _by_channel(names: Sequence[str], values: Sequence[float]) -> str:
+    return ", ".join(f"{name} {one:.6g}" for name, one in zip(names, values, strict=True))
+
+
+def _each(values: Sequence[float]) -> str:
+    text = ", ".join(f"{one:g}" for one in values)
+    return f"[{text}]" if len(values) > 1 else text
 
 
 def _identity(found: Inspection) -> list[tuple[str, str]]:
