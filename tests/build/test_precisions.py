@@ -312,6 +312,9 @@ def test_layers_asked_for_are_kept_and_in_the_request(work: Path) -> None:
         build(options(work, keep=("haed",)), quiet)
 
 
+SCORES_ERROR = "y channels 4-254: largest error"
+
+
 def shared_scale(folder: Path) -> Path:
     task = TensorTask(name="tensor")
     save(nets.shared_scale_head(), folder / "net.onnx", Card(input=INPUT, task=task))
@@ -330,6 +333,8 @@ def test_vanished_scores_fail_the_gate_and_auto_mends_it(tmp_path: Path) -> None
     steps: list[str] = []
     engine = only(build(options(work, keep=("auto",)), quiet, lambda what, *_: steps.append(what)))
     assert engine.manifest.request.keep == ("decode",)
+    (error,) = (g.value for g in engine.manifest.gates if g.name.startswith(SCORES_ERROR))
+    assert error < 0.02
     assert steps.count("sensitivity") == 4
     first = engine.manifest.sensitivity[0]
     assert (first.layer, first.kept) == ("decode", True)

@@ -137,6 +137,24 @@ def test_detections_are_judged_by_their_boxes_and_scores() -> None:
     assert judged(expected, [boxes(3, 6, score=0)], card(YOLO))["boxes"].value == 0
 
 
+def test_noise_adds_up_where_boxes_jump() -> None:
+    expected = boxes(3, 6)
+    noise = [np.float32(scale) * RANDOM.standard_normal(expected.shape) for scale in (0.1, 0.2)]
+
+    def made(*parts: Array) -> float:
+        answer = (expected + np.sum(parts, axis=0)).astype(np.float32)
+        return quality.noise(list(judged([expected], [answer], card(YOLO)).values()))
+
+    assert made(*noise) == pytest.approx(made(noise[0]) + made(noise[1]), rel=0.5)
+    assert made(noise[1]) > 2 * made(noise[0])
+
+
+def test_where_nothing_has_an_sqnr_the_worst_check_stands_for_noise() -> None:
+    whole = np.full((1, 3, 8, 8), 100, np.uint8)
+    found = list(judged([whole], [whole + np.uint8(2)]).values())
+    assert quality.noise(found) == quality.worst(found) > 1
+
+
 def test_maps_beside_boxes_only_fail_where_they_are_gone() -> None:
     expected = boxes(3, 6)
 

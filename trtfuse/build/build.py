@@ -122,7 +122,7 @@ class _Bench:
         folder = self.folder / made.candidate.build.folder
         engine = store.publish(made.file, folder, made.manifest)
         if made.manifest.sensitivity:
-            title = f"{self.model.path.name}: harm of each layer alone in int8"
+            title = f"{self.model.path.name}: noise of each layer alone in int8"
             with files.replacing(folder / "sensitivity.svg") as part:
                 part.write_text(sensitivity_svg(made.manifest.sensitivity, title))
         seconds = time.perf_counter() - started

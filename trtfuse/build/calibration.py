@@ -20,7 +20,7 @@ import numpy as np
 
 from trtfuse.build import quality
 from trtfuse.build.inputs import Inputs
-from trtfuse.build.quality import Case, Limits
+from trtfuse.build.quality import Case, Finding, Limits
 from trtfuse.build.recast import Say, Steps
 from trtfuse.calibrate import cache, provenance, ranges
 from trtfuse.calibrate.inspection import inspect
@@ -43,8 +43,9 @@ from trtfuse.graph.wiring import Graph
 
 # Cases that judge: more tell little and cost a run each, on every engine and on the reference.
 _CASES = 32
-# Of these, the cases that rank layers: they are run once a layer.
-_RANKING = 12
+# Of these, the cases that rank layers, by noise, which differs little among like pictures: they are
+# run once a layer.
+_RANKING = 4
 
 
 @dataclass
@@ -129,15 +130,15 @@ class Calibration:
         board = switch.Switchboard(graph, found.measured.amax, threads=usable_cores())
         until = time.monotonic() + 60 * self.options.budget_min
 
-        def pressure(layers: Collection[str], on: Sequence[Case] = every) -> float:
+        def judged(layers: Collection[str], on: Sequence[Case]) -> list[Finding]:
             got = [board(case.feeds, layers) for case in on]
-            return quality.worst(quality.judge(on, got, self.model.card, limits))
+            return quality.judge(on, got, self.model.card, limits)
 
         self.say(f"{self.model.path.name}: looking for layers to keep out of int8")
         result = search(
             board.layers,
-            lambda name: pressure([name], every[:_RANKING]),
-            pressure,
+            lambda name: quality.noise(judged([name], every[:_RANKING])),
+            lambda layers: quality.worst(judged(layers, every)),
             expired=lambda: time.monotonic() >= until,
             progress=lambda done, total: self.steps("sensitivity", done, total),
         )

@@ -11,13 +11,13 @@ from trtfuse.core.specs import KeptLayer
 # Layers shown; the rest did less harm than these.
 _MOST = 40
 _ROW, _NAMES, _WIDTH = 18, 260, 480
-# Decades of pressure around the limit, which is 1.
+# Decades of noise around the limit, which is 1.
 _DECADES = (-4.0, 2.0)
 _KEPT, _QUANTIZED, _LIMIT = "#b4413c", "#5b7fa6", "#222222"
 
 
 def sensitivity_svg(layers: Sequence[KeptLayer], title: str) -> str:
-    """A bar for each layer: how near it alone brought the worst check to its limit.
+    """A bar for each layer: the noise it makes by itself, over what is allowed for all.
 
     The axis is logarithmic; the line is the limit; layers that were kept out of INT8 are red.
     """
@@ -48,7 +48,7 @@ def _bar(number: int, one: KeptLayer) -> str:
     )
 
 
-def _length(pressure: float) -> float:
+def _length(noise: float) -> float:
     low, high = _DECADES
-    decade = min(max(log10(max(pressure, 1e-12)), low), high)
+    decade = min(max(log10(max(noise, 1e-12)), low), high)
     return _WIDTH * (decade - low) / (high - low)

@@ -167,6 +167,16 @@ def worst(findings: Sequence[Finding]) -> float:
     return max(one.pressure for one in findings)
 
 
+def noise(findings: Sequence[Finding]) -> float:
+    """The largest noise over what its SQNR limit allows; of outputs without one, the pressure.
+
+    Unlike other checks it is a sum over what makes it: of layers, say. A box that jumps to the next
+    cell of a map tells little of the layer that was the last straw.
+    """
+    shares = [one.pressure for one in findings if one.metric.name == "sqnr"]
+    return max(shares) if shares else worst(findings)
+
+
 def _by_channels(
     name: str, expected: Sequence[Array], got: Sequence[Array], card: Card | None
 ) -> list[tuple[str, str, float]]:

@@ -18,7 +18,7 @@ class Sensitive:
 
     layer: str
     alone: float
-    """Pressure with this layer alone in INT8."""
+    """The noise that this layer makes by itself, over what is allowed for all."""
     left: float | None = None
     """Pressure with it and all before it kept out; None: not tried."""
     kept: bool = False
@@ -50,7 +50,7 @@ def search(
 ) -> Sensitivity:
     """Find the fewest of the worst layers, one at least, without which `pressure` is below 1.
 
-    `alone`, the pressure of one layer, ranks them, and may be judged on less than `pressure`, which
+    `alone`, the noise of one layer, ranks them, and may be judged on less than `pressure`, which
     decides. The number to keep is halved in on, taking more layers out never to do harm. `expired`
     tells that the time is up: what was not ranked by then counts as harmless, and the smallest
     number that passed so far is taken.

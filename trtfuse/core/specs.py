@@ -169,7 +169,7 @@ class KeptLayer:
 
     layer: str
     alone: float
-    """How near the worst check came to its limit with this layer alone in INT8; 1 is at it."""
+    """The noise that this layer makes by itself, over what the SQNR limit allows for all."""
     left: float | None
     """The same with it and all before it kept out; None: not tried."""
     kept: bool
