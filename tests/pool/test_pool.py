@@ -15,7 +15,7 @@ import pytest
 
 from trtfuse.core.errors import PoolError, StartFailed, WorkersLost
 from trtfuse.core.flow import Claim, Failure, OpenRunner, Pending, Result, Task, Timing
-from trtfuse.core.specs import Arrays
+from trtfuse.core.specs import Array, Arrays
 from trtfuse.pool.pool import Pool, Seat
 from trtfuse.pool.slots import Largest, Ring, created, lay_out
 from trtfuse.testing import (
@@ -170,6 +170,36 @@ def test_a_worker_that_is_stopped_from_outside_is_ended_and_replaced(ring: Ring)
         os.kill(worker.pid, signal.SIGSTOP)
         assert answers(pool, ring, 4) == right(4)
     assert "gave no answer" in pool.records[0].deaths[0]
+
+
+@dataclass(frozen=True)
+class StuckAtSecondStart(FakeRunner):
+    """Opens once, is killed with its first batch, and never gets ready the second time."""
+
+    marks: Path = Path()
+
+    @contextmanager
+    def __call__(self, device: str, ring: Array) -> Iterator[FakeRunner]:
+        starts = len(list(self.marks.iterdir()))
+        (self.marks / str(os.getpid())).touch()
+        if starts == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        yield self
+
+    def launch(self, inputs: Arrays, claim: Claim) -> Pending:
+        if len(list(self.marks.iterdir())) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().launch(inputs, claim)
+
+
+def test_a_worker_that_hangs_while_it_is_started_again_is_ended_and_replaced(
+    ring: Ring, tmp_path: Path
+) -> None:
+    with Pool(seats(StuckAtSecondStart(shape=(2,), marks=tmp_path), 1), ring, start_s=8.0) as pool:
+        assert answers(pool, ring, 4) == right(4)
+    first, second = pool.records[0].deaths
+    assert "was killed by SIGKILL" in first
+    assert second == "worker 0 (cpu:0) was not ready after 8 s and was ended"
 
 
 @dataclass(frozen=True)

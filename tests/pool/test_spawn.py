@@ -91,7 +91,8 @@ if __name__ == "__main__":
 """
 
 
-def test_when_the_parent_is_killed_its_children_and_its_memory_go_too() -> None:
+@pytest.mark.parametrize("stopped", [False, True], ids=["waiting", "stopped"])
+def test_when_the_parent_is_killed_its_children_and_its_memory_go_too(stopped: bool) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -99,6 +100,8 @@ def test_when_the_parent_is_killed_its_children_and_its_memory_go_too() -> None:
     with parent.stdout as stdout:
         pid, name = stdout.readline().split()
     child = psutil.Process(int(pid))
+    if stopped:
+        child.suspend()
     parent.kill()
     parent.wait()
     child.wait(timeout=10)

@@ -34,7 +34,7 @@ def task(seq: int, *, count: int = 4, start: int = 0, attempt: int = 0) -> Task:
 
 
 def ready(*workers: int, restarts: int = 3, lanes: int = 1) -> PoolState:
-    state = PoolState(starting=set(workers), restarts=restarts)
+    state = PoolState(starting=dict.fromkeys(workers, 0.0), restarts=restarts)
     for worker in workers:
         state.handle(Ready(worker, lanes))
     return state
@@ -181,7 +181,7 @@ def test_with_no_worker_and_no_restart_left_every_task_is_answered_as_lost() -> 
 
 
 def hanging(limit_s: float = 10.0, *workers: int) -> PoolState:
-    state = PoolState(starting=set(workers), restarts=3, limit_s=limit_s)
+    state = PoolState(starting=dict.fromkeys(workers, 0.0), restarts=3, limit_s=limit_s)
     for worker in workers:
         state.handle(Ready(worker, 1), 0.0)
     return state
@@ -235,6 +235,29 @@ def test_an_answer_that_was_on_its_way_when_its_worker_was_killed_counts() -> No
     assert not state.waiting
 
 
+def test_a_worker_that_is_not_ready_in_time_after_a_death_is_killed_once() -> None:
+    state = PoolState(starting={0: 0.0}, restarts=2, start_limit_s=30.0)
+    state.handle(Ready(0, 1), 0.0)
+    assert state.deadline == inf
+    assert state.handle(Died(0, "first"), 5.0) == [Start(0)]
+    assert state.deadline == 35.0
+    assert state.handle(Tick(), 34.9) == []
+    assert state.handle(Tick(), 35.0) == [Kill(0)]
+    assert state.handle(Tick(), 99.0) == []
+    assert state.deadline == inf
+    assert state.handle(Died(0, "second"), 99.0) == [Start(0)]
+    assert state.deadline == 129.0
+
+
+def test_a_worker_that_got_ready_when_it_was_killed_is_given_nothing() -> None:
+    state = PoolState(starting={0: 0.0}, restarts=1, start_limit_s=30.0)
+    state.handle(Submitted(task(0)), 0.0)
+    assert state.handle(Tick(), 30.0) == [Kill(0)]
+    assert state.handle(Ready(0, 1), 30.1) == []
+    assert state.handle(Died(0, "hung"), 30.2) == [Start(0)]
+    assert state.handle(Ready(0, 1), 31.0) == [Send(0, task(0))]
+
+
 class History:
     """One random life of a pool: it submits, answers, fails and kills until nothing is left."""
 
@@ -242,7 +265,10 @@ class History:
         self.dice = random.Random(seed)
         workers = self.dice.randint(1, 4)
         self.state = PoolState(
-            starting=set(range(workers)), restarts=self.dice.choice([0, 1, 3, 20]), limit_s=5.0
+            starting=dict.fromkeys(range(workers), 0.0),
+            restarts=self.dice.choice([0, 1, 3, 20]),
+            limit_s=5.0,
+            start_limit_s=7.0,
         )
         self.now = 0.0
         self.doomed: set[int] = set()
@@ -265,7 +291,7 @@ class History:
         choices = ["submit"] * bool(self.to_submit) + ["ready"] * bool(self.starting)
         choices += ["answer"] * (3 * bool(busy)) + ["fail"] * bool(busy) + ["die"] * bool(busy)
         choices += ["full"] * bool(busy)
-        choices += ["tick"] * bool(busy) + ["end"] * bool(self.doomed)
+        choices += ["tick"] * bool(busy or self.starting) + ["end"] * bool(self.doomed)
         self.now += self.dice.choice([0.0, 0.1, 2.0])
         match self.dice.choice(choices):
             case "submit":
@@ -288,7 +314,8 @@ class History:
                 self.do(Answered(worker, self.flying[worker].pop(0), outcome))
 
     def die(self, worker: int) -> None:
-        del self.flying[worker]
+        self.starting.discard(worker)
+        self.flying.pop(worker, None)
         self.doomed.discard(worker)
         self.do(Died(worker, "died"))
 

@@ -54,7 +54,8 @@ class Pool:
     cannot go on, `results` holds the exception that says why. The pool never puts None there:
     whoever reads `results` in a thread may, to end it.
 
-    A worker that has work and answers nothing for `batch_s` is killed, and dies as any other.
+    A worker that has work and answers nothing for `batch_s` is killed, and dies as any other; so is
+    one that was started again and is not ready within `start_s`.
     `hear` is told of workers that get ready, die and are restarted, in whatever thread sees it.
 
     Enter it to start the workers: raises StartFailed unless every one is ready within `start_s`.
@@ -86,7 +87,7 @@ class Pool:
         self._start_s = start_s
         self._batch_s = batch_s
         self._tell = hear
-        self._hung: set[int] = set()
+        self._hung: dict[int, str] = {}
         self._children: dict[int, spawn.Child] = {}
         self._wake = os.eventfd(0)
         # Kept for the whole run: `wait` would take in every pipe anew at every message.
@@ -94,8 +95,12 @@ class Pool:
         self._listening.register(self._wake, selectors.EVENT_READ)
         self._inbox: SimpleQueue[Task] = SimpleQueue()
         self._closing = False
+        # Whoever enters waits for the first start, before the state is asked for a deadline.
         self._state = state.PoolState(
-            starting=set(range(len(seats))), restarts=restarts, limit_s=batch_s
+            starting=dict.fromkeys(range(len(seats)), 0.0),
+            restarts=restarts,
+            limit_s=batch_s,
+            start_limit_s=start_s,
         )
         self._dispatcher = threading.Thread(target=self._dispatch, name="dispatcher", daemon=True)
 
@@ -225,12 +230,16 @@ class Pool:
         self._listening.unregister(child.pipe)
         child.process.join(1.0)
         end = f"{child.name} {spawn.describe_exit(child.process.exitcode)}"
-        if worker in self._hung:
-            self._hung.remove(worker)
-            end = f"{child.name} gave no answer for {self._batch_s:g} s and was ended"
+        if how := self._hung.pop(worker, ""):
+            end = f"{child.name} {how} and was ended"
         child.end(grace_s=0.0)
         self.records[worker].deaths.append(end)
         return end
+
+    def _how_it_hung(self, worker: int) -> str:
+        if worker in self._state.starting:
+            return f"was not ready after {self._start_s:g} s"
+        return f"gave no answer for {self._batch_s:g} s"
 
     def _note(self, worker: int, task: Task, outcome: Timing | Failure) -> None:
         if isinstance(outcome, Timing):
@@ -242,7 +251,7 @@ class Pool:
                 case state.Start(worker):
                     self._start(worker)
                 case state.Kill(worker):
-                    self._hung.add(worker)
+                    self._hung[worker] = self._how_it_hung(worker)
                     self._children[worker].process.kill()
                 case state.Shrink(worker, items):
                     self.records[worker].most_items = items

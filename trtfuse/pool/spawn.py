@@ -3,12 +3,14 @@
 Every child is spawned, never forked (CUDA and threads do not survive a fork), and holds the read
 end of a pipe whose write end only the parent has. Parent gone, even by SIGKILL, means end of file
 there, and the child exits at once: no orphan, and the resource tracker then removes the shared
-memory.
+memory. A child that is stopped, or stuck in a call that holds the interpreter, cannot exit, so the
+kernel is asked to kill it at that end of file (F_SETSIG in fcntl(2), on the pipe itself).
 """
 
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import logging
 import multiprocessing
 import os
@@ -82,10 +84,23 @@ def start(target: Callable[..., None], *args: Any, name: str) -> Child:
             process = _SPAWN.Process(target=_child_main, args=arguments, name=name)
             with _interrupts_held():
                 process.start()
+            _kill_at_end_of_file(watched, process)
         except OSError as error:
             raise StartFailed(refused(f"{name} cannot be started", error)) from error
         ours.pop_all()
         return Child(name=name, process=process, pipe=pipe, lifeline=lifeline)
+
+
+def _kill_at_end_of_file(pipe: Connection, process: SpawnProcess) -> None:
+    """Have the kernel kill `process` when nobody can write to `pipe` any more.
+
+    This is a matter of the pipe's open file, which the child has inherited: it holds when this
+    process has closed its descriptor, and when it is gone.
+    """
+    assert process.pid is not None
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, process.pid)
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 @contextmanager

@@ -9,8 +9,9 @@ four workers, and never its neighbours. An error (not a death) splits at once.
 A worker whose device runs out of memory gets batches of at most half the size from then on: what it
 is handed is cut to that, and the rest waits for whoever is free.
 
-A worker that has tasks and answers none of them for `limit_s` hangs: it is to be killed, and the
-rest is its death's. Time comes in with the events; where nobody says it, it stands still.
+A worker that has tasks and answers none of them for `limit_s` hangs, and so does one that is not
+ready `start_limit_s` after it was started: it is to be killed, and the rest is its death's. Time
+comes in with the events; where nobody says it, it stands still.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, isinf
 
 from trtfuse.core.errors import OutOfMemory
 from trtfuse.core.flow import Failure, Result, Task, Timing
@@ -131,12 +132,14 @@ class Flight:
 class PoolState:
     """All that the pool knows.
 
-    `starting` are the workers asked for and not ready; `restarts` is left for the whole run.
+    `starting` are the workers asked for and not ready, and since when; infinity: to be killed.
+    `restarts` is left for the whole run.
     """
 
-    starting: set[int]
+    starting: dict[int, float]
     restarts: int
     limit_s: float = inf
+    start_limit_s: float = inf
     waiting: deque[Task] = field(default_factory=deque)
     flying: dict[int, Flight] = field(default_factory=dict)
     most: dict[int, int] = field(default_factory=dict)
@@ -148,7 +151,10 @@ class PoolState:
         busy = (
             flight.since for flight in self.flying.values() if flight.tasks and not flight.ended
         )
-        return min(busy, default=inf) + self.limit_s
+        return min(
+            min(busy, default=inf) + self.limit_s,
+            min(self.starting.values(), default=inf) + self.start_limit_s,
+        )
 
     def handle(self, event: Event, now: float = 0.0) -> list[Action]:
         """What to do, in this order, now that `event` has happened. `now` in seconds, rising."""
@@ -157,14 +163,14 @@ class PoolState:
             case Submitted(task):
                 self.waiting.append(task)
             case Ready(worker, lanes):
-                self.starting.remove(worker)
-                self.flying[worker] = Flight(lanes)
+                ended = isinf(self.starting.pop(worker))
+                self.flying[worker] = Flight(lanes, ended=ended)
             case Answered(worker, task, outcome):
                 self.flying[worker].tasks.remove(task)
                 self.flying[worker].since = now
                 actions += self._settle(worker, task, outcome)
             case Died(worker, why):
-                actions += self._bury(worker, why)
+                actions += self._bury(worker, why, now)
             case Tick():
                 actions += self._end_hung(now)
         actions += self._fill(now)
@@ -181,8 +187,8 @@ class PoolState:
         else:
             yield Deliver(Result(task=task, worker=worker, outcome=outcome))
 
-    def _bury(self, worker: int, why: str) -> Iterator[Action]:
-        self.starting.discard(worker)
+    def _bury(self, worker: int, why: str, now: float) -> Iterator[Action]:
+        self.starting.pop(worker, None)
         flight = self.flying.pop(worker, Flight(0))
         again: list[Task] = []
         for task in flight.tasks[: flight.lanes]:
@@ -198,13 +204,17 @@ class PoolState:
         self.waiting.extendleft(reversed(again))
         if self.restarts:
             self.restarts -= 1
-            self.starting.add(worker)
+            self.starting[worker] = now
             yield Start(worker)
 
     def _end_hung(self, now: float) -> Iterator[Action]:
         for worker, flight in self.flying.items():
             if flight.tasks and not flight.ended and now >= flight.since + self.limit_s:
                 flight.ended = True
+                yield Kill(worker)
+        for worker, since in self.starting.items():
+            if now >= since + self.start_limit_s:
+                self.starting[worker] = inf
                 yield Kill(worker)
 
     def _fill(self, now: float) -> Iterator[Action]:
