@@ -233,6 +233,28 @@ def test_a_batch_on_another_axis_can_be_moved_to_the_front(tmp_path: Path, named
         np.testing.assert_allclose(got["new"][n], alone["new"][:, 0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("measured", [False, True])
+def test_the_axis_is_one_of_the_output_as_it_is(tmp_path: Path, measured: bool) -> None:
+    """A text reader of ddddocr declares two axes for an output that has three."""
+    model = state_net()
+    if measured:  # ONNX does not infer what is reshaped to such a shape
+        (maker,) = (node for node in model.graph.node if "new" in node.output)
+        maker.output[0] = "made"
+        model.graph.node.extend(
+            [
+                helper.make_node("Shape", ["state"], ["sizes"]),
+                helper.make_node("Reshape", ["made", "sizes"], ["new"]),
+            ]
+        )
+    del model.graph.output[1].type.tensor_type.shape.dim[2:]
+    save(model, tmp_path / "in.onnx")
+    report = exported(
+        tmp_path / "in.onnx", tmp_path / "out.onnx", batch_axes=(("state", 1), ("new", 1))
+    )
+    shape = report.model.outputs[1].shape
+    assert (shape[0], len(shape)) == ("batch", 3)
+
+
 def rated_net() -> onnx.ModelProto:
     """y = x * 2 at a rate of 16000, and nothing that runs at any other."""
     scale = helper.make_node("Mul", ["x", "two"], ["twice"], name="twice")

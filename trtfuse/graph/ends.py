@@ -6,7 +6,7 @@ state has its batch on another axis; a sample rate or a threshold is the same in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from trtfuse.core.errors import UnknownName, UsageError
 from trtfuse.core.options import ExportOptions
 from trtfuse.core.specs import Array, Arrays, TensorSpec
 from trtfuse.graph.check import Run
-from trtfuse.graph.model import set_dims, signature
+from trtfuse.graph.model import dims, inferred, set_dims, signature
 from trtfuse.graph.source import Source
 from trtfuse.graph.wiring import rename, set_nodes
 
@@ -27,7 +27,8 @@ def arranged(source: Source, options: ExportOptions) -> Source:
 
     Its witness is arranged in the same way. Raises `UsageError` for what its graph does not have.
     """
-    ends = signature(source.model)
+    model = _with_true_outputs(source.model, {name for name, _ in options.batch_axes})
+    ends = signature(model)
     inputs = {one.name: one for one in ends.inputs}
     constants = {
         name: _constant(_known("--constant", name, inputs), text)
@@ -37,8 +38,6 @@ def arranged(source: Source, options: ExportOptions) -> Source:
     axes = {
         name: _axis(_known("--batch-axis", name, moved), axis) for name, axis in options.batch_axes
     }
-    model = onnx.ModelProto()
-    model.CopyFrom(source.model)
     _put_in(model, constants)
     for name, axis in axes.items():
         _move(model, name, axis)
@@ -58,6 +57,42 @@ def arranged(source: Source, options: ExportOptions) -> Source:
             *(f"the batch of {name!r} is now its axis 0, not {n}" for name, n in axes.items()),
         ),
     )
+
+
+def _with_true_outputs(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
+    """A copy whose outputs `names` have the shapes that follow from its nodes, where any do.
+
+    What a graph declares of its outputs is not always so, not even the number of axes.
+    """
+    new = onnx.ModelProto()
+    new.CopyFrom(model)
+    for value in new.graph.output:
+        if value.name in names:
+            value.type.tensor_type.ClearField("shape")
+    found = inferred(new)
+    for value, old, sharp in zip(new.graph.output, model.graph.output, found.output, strict=True):
+        if value.name not in names:
+            continue
+        if sharp.type.tensor_type.HasField("shape"):
+            value.CopyFrom(sharp)
+        elif axes := _axes_of_reshape(found, value.name):
+            set_dims(value, [f"{value.name}_{axis}" for axis in range(axes)])
+        else:
+            value.CopyFrom(old)
+    return new
+
+
+def _axes_of_reshape(graph: onnx.GraphProto, name: str) -> int:
+    """How many axes a Reshape to a measured shape makes, which ONNX does not infer; or 0."""
+    lengths = {
+        one.name: dims(one)[0]
+        for one in graph.value_info
+        if len(one.type.tensor_type.shape.dim) == 1
+    }
+    made = (n.input[1] for n in graph.node if n.op_type == "Reshape" and name in n.output)
+    target = next(made, "")
+    length = lengths.get(target, 0)
+    return length if isinstance(length, int) else 0
 
 
 def _known(flag: str, name: str, tensors: Mapping[str, TensorSpec]) -> TensorSpec:
