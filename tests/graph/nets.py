@@ -154,3 +154,15 @@ class SizedNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.interpolate(x, scale_factor=2.0, mode="nearest") * 2
+
+
+class NothingNet(nn.Module):
+    """Returns no tensor at all."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, None]:
+        return {"x": None}
+
+
+def raising() -> nn.Module:
+    """A factory that fails."""
+    raise ValueError("no such size")

@@ -146,7 +146,9 @@ def test_a_factory_in_the_current_folder_is_found(
         ("ConvNet", [(3, 8, 8), (3,)], UsageError, r"forward takes x; got 2 shapes"),
         ("PairNet", [(3, 8, 8)], UsageError, r"forward takes image, embedding; got 1 shapes"),
         ("EchoNet", [(3, 8, 8)], UsageError, r"uses the name x for more than one"),
-        ("TextNet", [(3, 8, 8)], UsageError, r"output 'label' of the module is a str"),
+        ("TextNet", [(3, 8, 8)], UsageError, r"output 'label' of the module is of type str"),
+        ("NothingNet", [(3, 8, 8)], UsageError, r"forward returns no tensor"),
+        ("raising", [(3,)], UsageError, r"nets\.py:\d+ raised ValueError \(no such size\)\."),
         ("ConvNet", [(4, 8, 8)], UsageError, r"fails on random x float32 \[2, 4, 8, 8\]: Given gr"),
     ],
 )
@@ -161,6 +163,24 @@ def test_what_the_caller_can_mend_is_said_before_tracing(
 def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     options = ExportOptions(model="no_such.thing:Net", output=tmp_path / "n.onnx", shapes=((1,),))
     with pytest.raises(UsageError, match=r"cannot import no_such\.thing"):
+        export(options, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("unfinished_net:Net", r"cannot import unfinished_net; .* raised SyntaxError"),
+        (":Net", r"needs a module and a factory"),
+        ("unfinished_net:", r"needs a module and a factory"),
+    ],
+)
+def test_a_module_that_is_none_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "unfinished_net.py").write_text("def Net(:\n")
+    options = ExportOptions(model=model, output=tmp_path / "n.onnx", shapes=((1,),))
+    with pytest.raises(UsageError, match=words):
         export(options, lambda _: None)
 
 

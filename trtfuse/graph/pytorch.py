@@ -80,6 +80,10 @@ def traced(options: ExportOptions, card: InputCard | None, scratch: Path) -> Ite
         found = list(_named_outputs(_answered(module, examples, inputs, options)))
         notes += [f"output {name!r} is None and was dropped" for name, t in found if t is None]
         outputs = [name for name, tensor in found if tensor is not None]
+        if not outputs:
+            raise UsageError(
+                f"{options.name}: forward returns no tensor; there is nothing to export."
+            )
         _require_distinct([one.name for one in inputs], outputs)
         job = _Trace(_Flat(module).eval(), examples, inputs, outputs, _version(options))
         path, exporter = _exported(job, scratch)
@@ -238,7 +242,7 @@ def _named_outputs(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tens
             yield from _named_outputs(member, f"{path or 'output'}.{index}")
     else:
         raise UsageError(
-            f"output {path or 'output'!r} of the module is a {type(value).__name__}, "
+            f"output {path or 'output'!r} of the module is of type {type(value).__name__}, "
             f"needs to be tensors in dicts, lists or tuples."
         )
 

@@ -11,6 +11,7 @@ import io
 import json
 import struct
 import sys
+import traceback
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,12 @@ import torch
 from trtfuse.core.errors import UnknownName, UsageError
 from trtfuse.core.options import ExportOptions
 from trtfuse.core.specs import TensorSpec
+
+# What the code of a user's module may raise, for it is any code.
+_FAULTS = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError),
+    *(OSError, RuntimeError, TypeError, ValueError),
+)
 
 _WAY_OUT = (
     "Give a factory, as package.module:factory, and its weights with --weights, or save the "
@@ -110,10 +117,14 @@ def _made(options: ExportOptions) -> torch.nn.Module:
 def _imported(model: str) -> Any:
     """What "package.module:name" names. Raises `UsageError`, `UnknownName`."""
     module_name, _, name = model.partition(":")
+    if not module_name or not name:
+        raise UsageError(f"{model}: needs a module and a factory, as package.module:factory.")
     try:
         python = importlib.import_module(module_name)
     except ImportError as error:
         raise UsageError(f"{model}: cannot import {module_name} ({error}).") from error
+    except (SyntaxError, *_FAULTS) as error:
+        raise UsageError(f"{model}: cannot import {module_name}; {_raised(error)}.") from error
     found = getattr(python, name, None)
     if found is None:
         known = [n for n, value in vars(python).items() if callable(value) and n[0] != "_"]
@@ -134,7 +145,16 @@ def _called(make: Any, options: ExportOptions) -> Any:
             f"{options.name}{inspect.signature(make)}: {error}. Give its arguments with "
             f"--arg name=value."
         ) from error
-    return make(**given)
+    try:
+        return make(**given)
+    except _FAULTS as error:
+        raise UsageError(f"{options.name}: {_raised(error)}.") from error
+
+
+def _raised(error: BaseException) -> str:
+    """What an error of the user's code is, and where it comes from."""
+    (*_, last) = traceback.extract_tb(error.__traceback__)
+    return f"{last.filename}:{last.lineno} raised {type(error).__name__} ({_short(error)})"
 
 
 def _value(text: str) -> Any:
