@@ -95,7 +95,7 @@ def lacking(path: Path) -> None:
         (lying, 2, "holds 432 bytes, needs"),
         (inflating, 3, "the source itself fails on random inputs"),
         (gigantic, 2, "items of a proof, needs to be below 2"),
-        (nonsense, 3, "the source itself fails on random inputs"),
+        (nonsense, 3, "the source itself is not loaded"),
         (lacking, 2, "a node Dropout 'drop' lacks inputs, outputs or its value"),
     ],
 )

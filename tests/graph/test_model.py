@@ -78,7 +78,7 @@ def test_an_output_that_is_no_tensor_is_named() -> None:
     model = conv_net()
     value = helper.make_tensor_sequence_value_info("list", TensorProto.FLOAT, None)
     model.graph.output.append(value)
-    with pytest.raises(UsageError, match="'list' is of type sequence_type, needs to be a tensor"):
+    with pytest.raises(UsageError, match="'list' is of type sequence, needs to be a tensor"):
         signature(model)
 
 

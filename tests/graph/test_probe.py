@@ -57,7 +57,7 @@ def test_every_kind_of_number_can_be_made(dtype: str, high: int) -> None:
 
 
 def test_text_inputs_are_refused() -> None:
-    with pytest.raises(UsageError, match="'x': is object, needs to be a float, integer or bool"):
+    with pytest.raises(UsageError, match="'x': is text, needs to be a float, integer or bool"):
         random_items([tensor("x", "batch", dtype="object")], count=2, seed=0)
 
 

@@ -22,6 +22,9 @@ from trtfuse.graph.repair import Dims, Rewrite, repair
 
 Inputs = tuple[TensorSpec, ...]
 
+# How an axis is called that a graph calls as we call the batch.
+_OTHER_BATCH = f"other_{BATCH}"
+
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
@@ -125,7 +128,8 @@ def _planned(
 ) -> Inputs:
     planned = []
     for index, tensor in enumerate(tensors):
-        shape = list(tensor.shape)
+        # One name is one size: what else is called as the batch will be needs another.
+        shape = [_OTHER_BATCH if size == BATCH else size for size in tensor.shape]
         if tensor.name in batched and shape:
             shape[0] = BATCH
         if card and tensor.name == card.name:

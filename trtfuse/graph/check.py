@@ -38,6 +38,10 @@ class NotRunnable(Exception):
     """ONNX Runtime does not load the graph, or not run it on these inputs; its own words."""
 
 
+class NotLoaded(NotRunnable):
+    """ONNX Runtime does not load the graph, whatever it is fed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What a graph answered to the first `items`, run in batches of each size.
@@ -47,6 +51,8 @@ class Observation:
 
     outputs: Mapping[int, Arrays]
     faults: tuple[str, ...] = ()
+    loaded: bool = True
+    """Whether the graph was run at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +119,13 @@ class Reference:
     folder: Path | None = None
 
     def __call__(self, feeds: Arrays) -> dict[str, Array]:
-        """Outputs by name. Raises `NotRunnable`."""
+        """Outputs by name. Raises `NotRunnable`, `NotLoaded`."""
         try:
-            answers = self._session.run(None, dict(feeds))
+            session = self._session
+        except NOT_RUN as error:
+            raise NotLoaded(_in_one_line(error)) from error
+        try:
+            answers = session.run(None, dict(feeds))
         except MemoryError as error:
             raise NotRunnable("it takes more memory than there is") from error
         except NOT_RUN as error:
@@ -154,6 +164,8 @@ def observe(run: Run, items: Items, batches: Iterable[int]) -> Observation:
         starts = range(0, items.count - batch + 1, batch)
         try:
             answers = [run(items.rows(start, start + batch)) for start in starts]
+        except NotLoaded as error:
+            return Observation({}, (f"is not loaded: {error}",), loaded=False)
         except NotRunnable as error:
             faults.append(f"does not run at batch {batch}: {error}")
             continue
@@ -165,7 +177,7 @@ def observe(run: Run, items: Items, batches: Iterable[int]) -> Observation:
             outputs[batch] = {
                 name: join([answer[name] for answer in answers]) for name in answers[0]
             }
-    return Observation(outputs, tuple(faults))
+    return Observation(outputs, tuple(dict.fromkeys(faults)))
 
 
 def same_for_all(seen: Observation) -> tuple[str, ...]:
@@ -278,7 +290,8 @@ def _without_rows(answers: Sequence[Arrays], batch: int) -> str | None:
 def _unusable(answers: Sequence[Arrays]) -> str | None:
     for name, array in ((name, array) for answer in answers for name, array in answer.items()):
         if array.dtype.kind not in "fiub":
-            return f"output {name!r} is {array.dtype}, needs to hold numbers"
+            kind = "text" if array.dtype.kind == "O" else array.dtype
+            return f"output {name!r} is {kind}, needs to hold numbers"
         if bad := array.size - int(np.isfinite(array).sum()):
             return f"output {name!r} holds NaN or infinity in {bad} of {array.size} values"
     return None
@@ -296,4 +309,5 @@ def _difference(name: str, want: Array, have: Array) -> Difference:
 def _in_one_line(error: Exception) -> str:
     """ONNX Runtime's words without its prefix, cut before they fill the screen."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", " ".join(str(error).split()))
+    text = re.sub(r"(Load model from .* failed:|/onnxruntime_src/\S+) ?", "", text)
     return text if len(text) <= 400 else f"{text[:400]} …"

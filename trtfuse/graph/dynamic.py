@@ -66,6 +66,10 @@ def with_dynamic_batch(source: Source, options: ExportOptions) -> Opened:
     """
     card = source.card.input if source.card else None
     declared = signature(source.model).inputs
+    if not declared:
+        raise ExportFailed(
+            f"{options.name}: has no inputs, so its answers are always the same: nothing to export."
+        )
     if card:
         check_input(card, declared)
     if options.static_batch:
@@ -255,6 +259,11 @@ def _require_free_size(model: onnx.ModelProto, options: ExportOptions) -> None:
 
 
 def _own_fault(options: ExportOptions, seen: Observation) -> str:
+    if not seen.loaded:
+        return (
+            f"{options.name}: the source itself {seen.faults[0].rstrip('.')}. A graph that ONNX "
+            f"Runtime does not know cannot be proven, and is not exported."
+        )
     return (
         f"{options.name}: the source itself fails on random inputs: {'; '.join(seen.faults)}. "
         f"If its sizes are open, give ones that it takes with --shape; if an input is always the "

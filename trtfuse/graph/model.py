@@ -150,7 +150,10 @@ def node_name(node: onnx.NodeProto) -> str:
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     if not value.type.HasField("tensor_type"):
-        kind = value.type.WhichOneof("value") or "nothing"
-        raise UsageError(f"{value.name!r} is of type {kind}, needs to be a tensor.")
+        kind = (value.type.WhichOneof("value") or "nothing").removesuffix("_type")
+        raise UsageError(
+            f"{value.name!r} is of type {kind}, needs to be a tensor. Export the model without it; "
+            f"skl2onnx leaves out maps with options={{'zipmap': False}}."
+        )
     dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name
     return TensorSpec(name=value.name, dtype=dtype, shape=dims(value))

@@ -203,7 +203,8 @@ def _random(
         return rng.uniform(*_value_range(card), shape).astype(dtype)
     if dtype.kind in "iub":
         return rng.integers(0, {"uint8": 256, "bool": 2}.get(dtype.name, 10), shape).astype(dtype)
-    raise UsageError(f"input {tensor.name!r}: is {dtype}, needs to be a float, integer or bool.")
+    kind = "text" if dtype.kind == "O" else dtype
+    raise UsageError(f"input {tensor.name!r}: is {kind}, needs to be a float, integer or bool.")
 
 
 def _value_range(card: InputCard | None) -> tuple[float, float]:

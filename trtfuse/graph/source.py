@@ -17,7 +17,7 @@ from trtfuse.core.options import ExportOptions, Sizes
 from trtfuse.core.specs import TensorSpec
 from trtfuse.graph.check import Reference, Run
 from trtfuse.graph.doubles import in_float32, narrow
-from trtfuse.graph.model import get_card, signature
+from trtfuse.graph.model import get_card, set_dims, signature
 from trtfuse.graph.tidy import tidied
 from trtfuse.graph.weights import gather
 from trtfuse.graph.wire import outline
@@ -71,6 +71,7 @@ def opened(options: ExportOptions, scratch: Path) -> Iterator[Source]:
 def _from_onnx(options: ExportOptions, card: Card | None, scratch: Path) -> Source:
     path = Path(options.name)
     original = outline(path)
+    _declare_shapes(original, options)
     gather(original, path.parent, scratch, source=options.name)
     takes = signature(original).inputs
     for tensor, dtype in zip(takes, options.dtypes, strict=False):
@@ -88,6 +89,24 @@ def _from_onnx(options: ExportOptions, card: Card | None, scratch: Path) -> Sour
         shapes=options.shapes,
         notes=notes,
     )
+
+
+def _declare_shapes(model: onnx.ModelProto, options: ExportOptions) -> None:
+    """Give inputs without a shape that of --shape and an open batch, in place.
+
+    Raises `UsageError` where none is said: no shape would read as no axes.
+    """
+    names = [one.name for one in signature(model).inputs]
+    given = dict(zip(names, options.shapes, strict=False))
+    for value in model.graph.input:
+        if value.name not in names or value.type.tensor_type.HasField("shape"):
+            continue
+        if value.name not in given:
+            raise UsageError(
+                f"{options.name}: input {value.name!r} declares no shape. Give it with --shape, "
+                f"without the batch, one for each input: {', '.join(names)}."
+            )
+        set_dims(value, [f"{value.name}_batch", *given[value.name]])
 
 
 @contextmanager

@@ -230,10 +230,13 @@ def _require_whole(tensor: onnx.TensorProto) -> None:
     elif tensor.HasField("raw_data"):
         if len(tensor.raw_data) != needed:
             raise Malformed(_counted(tensor, f"{len(tensor.raw_data)} bytes", f"{needed}"))
-    elif 8 * needed == prod(tensor.dims) * _bits(helper.tensor_dtype_to_np_dtype(tensor.data_type)):
+    else:
         held = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
-        if held not in (prod(tensor.dims), 2 * prod(tensor.dims) * _is_complex(tensor)):
-            raise Malformed(_counted(tensor, f"{held} values", f"{prod(tensor.dims)}"))
+        # Values of 4 and 2 bits are packed into bytes here too.
+        packed = _bits(helper.tensor_dtype_to_np_dtype(tensor.data_type)) < 8
+        values = needed if packed else prod(tensor.dims)
+        if held not in (values, 2 * values * _is_complex(tensor)):
+            raise Malformed(_counted(tensor, f"{held} values", f"{values}"))
 
 
 def _is_complex(tensor: onnx.TensorProto) -> bool:
