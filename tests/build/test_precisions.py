@@ -308,8 +308,17 @@ def test_layers_asked_for_are_kept_and_in_the_request(work: Path) -> None:
     engine = only(build(options(work, keep=("head", "stem")), said.append))
     assert engine.manifest.request.keep == ("head", "stem")
     assert "stem in fp32: asked for" in engine.manifest.notes
-    with pytest.raises(UnknownName, match="--keep 'haed'"):
-        build(options(work, keep=("haed",)), quiet)
+
+
+def test_a_layer_that_int8_has_no_choice_about_is_refused_before_anything_is_measured(
+    work: Path,
+) -> None:
+    said: list[str] = []
+    other = next(one.name for one in load(work / "net.onnx").graph.node if one.op_type == "Relu")
+    for name in ("haed", other):
+        with pytest.raises(UnknownName, match=f"--keep '{name}'"):
+            build(options(work, keep=(name,), seed=9), said.append)
+    assert not any("measuring" in line for line in said)
 
 
 SCORES_ERROR = "y channels 4-254: largest error"
@@ -401,7 +410,7 @@ def test_the_command_shows_checks_layers_and_attempts(
         engines=work / "engines",
         batch="1:2:3",
     )
-    assert "tried int8 without 1 layers: " in capsys.readouterr().out
+    assert "tried int8 without 1 layer: " in capsys.readouterr().out
 
 
 def test_best_takes_the_fastest_that_passes_and_says_what_it_tried(tmp_path: Path) -> None:
@@ -412,7 +421,7 @@ def test_best_takes_the_fastest_that_passes_and_says_what_it_tried(tmp_path: Pat
     whole, mixed, plain = manifest.choice
     assert whole.startswith("int8: ")
     assert "does not answer as FP32 does" in whole
-    assert mixed.startswith("int8 without 1 layers: ")
+    assert mixed.startswith("int8 without 1 layer: ")
     assert mixed.endswith("ms a batch")
     assert plain.startswith("fp32: ")
     # The others are not published: `infer` finds one engine.

@@ -106,6 +106,11 @@ class Calibration:
         self._write_cache(found, needs)
         return found
 
+    def require_layers(self, wanted: Precision, keep: Collection[str]) -> None:
+        """Raise UnknownName where `keep` names what `wanted` has no choice about."""
+        if keep:
+            precision.require_layers(self.graph, wanted, keep)
+
     def cases(self, found: Ranges) -> tuple[Case, ...]:
         """The held-out inputs with what FP32 answers to them, without optimizations."""
         ends = [value.name for value in self.model.outputs]

@@ -56,7 +56,8 @@ class Candidate:
     def name(self) -> str:
         """ "int8", or "int8 without 3 layers"."""
         request = self.build.request
-        kept = f" without {len(request.keep)} layers" if request.keep else ""
+        count = len(request.keep)
+        kept = f" without {count} layer{'' if count == 1 else 's'}" if count else ""
         return f"{request.precision.value}{kept}"
 
     def keeping_more(self) -> Candidate | None:
@@ -96,6 +97,7 @@ class Recasting:
             raise UsageError(f"--precision {precision.value}: {refused}.")
         rest = backend.rest(installed) if precision is Precision.INT8 else Precision.FP32
         self._require_inputs(precision)
+        self._calibration.require_layers(precision, self._keep(None))
         found = self._calibration.ranges(precision, rest)
         limits = self._limits(precision)
         sensitivity = None

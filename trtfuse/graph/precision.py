@@ -90,6 +90,15 @@ def layers(model: onnx.ModelProto) -> tuple[str, ...]:
     return qdq.place(wiring.copy(model)).layers
 
 
+def require_layers(model: onnx.ModelProto, precision: Precision, keep: Collection[str]) -> None:
+    """Raise UnknownName for a name in `keep` that is no layer, or with INT8 none it quantizes."""
+    chosen = layers(model) if precision is Precision.INT8 else ()
+    known = chosen or {layer(node) for node in model.graph.node}
+    for name in keep:
+        if name not in known:
+            raise UnknownName.among("--keep", name, known)
+
+
 def needs(model: onnx.ModelProto, precision: Precision, *, rest: Precision) -> Needs:
     """What `write` has to know for the same arguments; nothing for what the graph carries."""
     source = wiring.copy(model)
@@ -139,10 +148,7 @@ def write(
 
 def _require(model: onnx.ModelProto, precision: Precision, keep: Collection[str]) -> None:
     own = carried(model)
-    known = {layer(node) for node in model.graph.node}
-    for name in keep:
-        if name not in known:
-            raise UnknownName.among("--keep", name, known)
+    require_layers(model, precision, keep)
     if own not in (Precision.FP32, precision):
         raise UsageError(
             f"--precision {precision.value}: the graph is in {own.value} already. Build it with "
