@@ -16,10 +16,12 @@ from onnx import helper
 from PIL import Image
 from typer.testing import CliRunner, Result
 
+from tests.calibrate.examples import smooth
 from tests.graph.fusing import picture_card
 from tests.graph.graphs import graph, ints, weights
 from trtfuse.cli.main import app
 from trtfuse.core import card as cards
+from trtfuse.core.card import Card, InputCard, TensorTask
 from trtfuse.graph.model import save
 
 DATA = Path(__file__).parent / "data" / "cases"
@@ -78,6 +80,40 @@ def test_e09_a_graph_without_its_weights_is_refused_at_once() -> None:
     assert "'m.onnx.data' is missing beside it" in result.stderr
     assert "Traceback" not in result.stderr
     assert not list(Path("engines").rglob("manifest.json"))
+
+
+def calibrated(model: str, *words: str) -> Result:
+    """INT8 from 40 pictures of 32 x 32, of a model that takes 0 to 1 and returns an array."""
+    read = InputCard(
+        name="x", layout="NCHW", colour="RGB", range=(0.0, 1.0), size=(32, 32), resize="stretch"
+    )
+    Path("card.json").write_text(cards.dumps(Card(input=read, task=TensorTask(name="tensor"))))
+    assert trtfuse("export", DATA / model, "--card", "card.json", "-o", "net.onnx").exit_code == 0
+    Path("photos").mkdir(exist_ok=True)
+    for number in range(40):
+        pixels = (smooth(number, size=32)[0].transpose(1, 2, 0) * 255).astype(np.uint8)
+        Image.fromarray(pixels).save(f"photos/{number:02d}.png")
+    return trtfuse("build", "net.onnx", "--precision", "int8", "--calib-data", "photos", *words)
+
+
+def test_q01_a_cache_of_other_weights_under_the_same_names_is_refused() -> None:
+    words = ("--calibration-cache", "net.cache")
+    assert calibrated("q01/a.onnx", *words).exit_code == 0
+    kept = files()
+    result = calibrated("q01/b.onnx", *words)
+    assert result.exit_code == 3
+    assert "net.cache" in result.stderr
+    assert "model_sha256" in result.stderr
+    assert files() == kept
+
+
+def test_q08_scores_beside_boxes_are_judged_by_themselves() -> None:
+    """One scale for boxes of 640 and scores of 1 made every score 0, at a cosine of 0.999996."""
+    assert calibrated("q08/det_head.onnx").exit_code == 0
+    (manifest,) = Path("engines").rglob("manifest.json")
+    gates = {one["name"]: one["value"] for one in json.loads(manifest.read_text())["gates"]}
+    assert gates["y channels 4-6: largest error, of the largest value"] < 0.02
+    assert "y channels 0-3: largest error, of the largest value" in gates
 
 
 def test_h01_what_leaves_float16_inside_stays_in_float32() -> None:
