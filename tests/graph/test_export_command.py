@@ -74,8 +74,10 @@ def test_flags_reach_the_options(tmp_path: Path) -> None:
     save(conv_net("n", "s"), tmp_path / "in.onnx")
     words = (tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--shape", "3,16,24")
     assert invoke(*words, "--seed", "7", "--opset", "18").exit_code == 0
-    wrong = invoke(*words, "--tolerance", "0")
-    assert isinstance(wrong.exception, UsageError)
+    for flag, value in (("--tolerance", "0"), ("--tolerance", "nan"), ("--seed", "-5")):
+        wrong = invoke(*words, flag, value)
+        assert isinstance(wrong.exception, UsageError)
+        assert flag in str(wrong.exception)
     wrong = invoke(*words[:3], "--shape", "4,16,24")
     assert "input 'x' is" in str(wrong.exception)
 

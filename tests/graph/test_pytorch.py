@@ -148,6 +148,7 @@ def test_a_factory_in_the_current_folder_is_found(
         ("EchoNet", [(3, 8, 8)], UsageError, r"uses the name x for more than one"),
         ("TextNet", [(3, 8, 8)], UsageError, r"output 'label' of the module is of type str"),
         ("NothingNet", [(3, 8, 8)], UsageError, r"forward returns no tensor"),
+        ("ConvNet", [(3, 999_999, 999_999)], UsageError, r"input 'x': .* takes \d+\.\d GB"),
         ("raising", [(3,)], UsageError, r"nets\.py:\d+ raised ValueError \(no such size\)\."),
         ("ConvNet", [(4, 8, 8)], UsageError, r"fails on random x float32 \[2, 4, 8, 8\]: Given gr"),
     ],
@@ -166,10 +167,21 @@ def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
         export(options, lambda _: None)
 
 
+def test_a_type_that_is_none_is_refused(tmp_path: Path) -> None:
+    options = ExportOptions(
+        model="tests.graph.nets:ConvNet",
+        output=tmp_path / "n.onnx",
+        shapes=((3, 8, 8),),
+        dtypes=("float31",),
+    )
+    with pytest.raises(UnknownName, match=r"type in --shape 'float31': not known\. Did"):
+        export(options, lambda _: None)
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("unfinished_net:Net", r"cannot import unfinished_net; .* raised SyntaxError"),
+        ("unfinished_net:Net", r".*unfinished_net\.py:1 raised Syn"),
         (":Net", r"needs a module and a factory"),
         ("unfinished_net:", r"needs a module and a factory"),
     ],

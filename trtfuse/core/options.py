@@ -81,9 +81,11 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         _make_paths(self)
-        if self.tolerance <= 0:
-            raise UsageError(f"--tolerance {self.tolerance}: needs a value above 0.")
-        if self.simplify_s <= 0 or self.simplify_bytes <= 0:
+        if not 0 < self.tolerance < float("inf"):
+            raise UsageError(f"--tolerance {self.tolerance}: needs a number above 0.")
+        if self.seed < 0:
+            raise UsageError(f"--seed {self.seed}: needs a whole number, 0 or above.")
+        if not self.simplify_s > 0 or self.simplify_bytes <= 0:
             raise UsageError("--simplify-timeout and --simplify-memory need values above 0.")
         if self.dtypes and len(self.dtypes) != len(self.shapes):
             raise UsageError(f"{len(self.dtypes)} dtypes for {len(self.shapes)} shapes.")

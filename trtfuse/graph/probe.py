@@ -65,7 +65,7 @@ def random_items(
     for tensor in tensors:
         has_batch = tensor.shape[:1] == (BATCH,)
         shape = tuple(int(n) for n in ((count, *tensor.shape[1:]) if has_batch else tensor.shape))
-        _require_room(tensor, shape)
+        require_room(tensor, shape)
         (batched if has_batch else shared)[tensor.name] = _random(rng, tensor, shape, card)
     return Items(count, batched, shared)
 
@@ -186,7 +186,8 @@ def _card_size(card: InputCard, other: bool) -> tuple[int, int]:
     return height, max(width, height + card.multiple)
 
 
-def _require_room(tensor: TensorSpec, shape: tuple[int, ...]) -> None:
+def require_room(tensor: TensorSpec, shape: tuple[int, ...]) -> None:
+    """Raise `UsageError` if `tensor`, fed in `shape`, would not fit into memory."""
     if (size := prod(shape) * np.dtype(tensor.dtype).itemsize) > _MOST_BYTES:
         raise UsageError(
             f"input {tensor.name!r}: {list(tensor.shape)} takes {size / 2**30:.1f} GB for the "

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from trtfuse.core.card import InputCard
-from trtfuse.core.errors import ExportFailed, UsageError
+from trtfuse.core.errors import ExportFailed, UnknownName, UsageError
 from trtfuse.core.options import ExportOptions, Sizes
 from trtfuse.core.specs import BATCH, Array, Arrays, TensorSpec
 from trtfuse.graph import torchfiles
@@ -23,6 +23,7 @@ from trtfuse.graph.card import AXES
 from trtfuse.graph.check import Run
 from trtfuse.graph.model import opset as opset_of
 from trtfuse.graph.model import signature
+from trtfuse.graph.probe import require_room
 from trtfuse.graph.target import named
 from trtfuse.graph.wire import outline
 
@@ -49,6 +50,13 @@ class Traced:
 
 # What a module that does not fit its inputs raises, and what exporters pass on.
 _FAULTS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+# What NumPy, and thus the proof, has too.
+_DTYPES = (
+    *("float16", "float32", "float64", "bool"),
+    *("uint8", "int8", "int16", "int32", "int64"),
+)
 
 
 class _Flat(torch.nn.Module):
@@ -172,6 +180,9 @@ def _inputs(
 
 
 def _example(one: _Input, seed: int) -> torch.Tensor:
+    if one.dtype not in _DTYPES:
+        raise UnknownName.among("type in --shape", one.dtype, _DTYPES)
+    require_room(one.taken, one.shape)
     dtype: torch.dtype = getattr(torch, one.dtype)
     generator = torch.Generator().manual_seed(seed)
     if dtype.is_floating_point:
@@ -354,7 +365,7 @@ def _short(error: BaseException) -> str:
 def _quiet() -> Iterator[None]:
     """Without the exporters' warnings: what they warn of is checked on the graph they make."""
     level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -154,7 +154,10 @@ def _called(make: Any, options: ExportOptions) -> Any:
 def _raised(error: BaseException) -> str:
     """What an error of the user's code is, and where it comes from."""
     (*_, last) = traceback.extract_tb(error.__traceback__)
-    return f"{last.filename}:{last.lineno} raised {type(error).__name__} ({_short(error)})"
+    place = f"{last.filename}:{last.lineno}"
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}:{error.lineno}"
+    return f"{place} raised {type(error).__name__} ({_short(error)})"
 
 
 def _value(text: str) -> Any:
