@@ -259,3 +259,17 @@ def test_what_a_killed_builder_left_is_removed_by_the_next(tmp_path: Path) -> No
         assert not left.exists()
         assert list(scratch.iterdir()) == []
     assert [path.name for path in (tmp_path / "face").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("content", [b"", b'{"schema": 1, "mod', b'{"schema": 0}', b"\xff\x00\x80"])
+def test_a_model_without_a_readable_engine_is_in_no_other_ones_way(
+    tmp_path: Path, content: bytes
+) -> None:
+    good, bad = (samples.publish(tmp_path, spec, samples.build(spec)) for spec in (FACE, CAR))
+    (bad.folder / "manifest.json").write_bytes(content)
+    assert store.find(tmp_path, model=None, engine=None, target=XEON) == good
+    with pytest.raises(EngineMismatch, match=r"car.*not a manifest that can be read"):
+        store.find(tmp_path, model="car", engine=None, target=XEON)
+    (good.folder / "manifest.json").write_bytes(content)
+    with pytest.raises(UsageError, match="2 models: car, face"):
+        store.find(tmp_path, model=None, engine=None, target=XEON)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -162,6 +162,23 @@ def told() -> tuple[str | None, bool]:
 
 def rtx_version() -> str:
     return door("tensorrt_rtx").version
+
+
+def test_what_would_have_polygraphy_run_pip_is_taken_out_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("AUTOINSTALL_DEPS", "INTERNAL_CORRECTNESS_CHECKS")
+    for name in names:
+        monkeypatch.setenv(f"POLYGRAPHY_{name}", "1")
+    assert run_in_child(polygraphy_settings, names, name="asking") == [False, False]
+
+
+def polygraphy_settings(names: Sequence[str]) -> list[bool]:
+    """Polygraphy's settings, once a door is open."""
+    door("tensorrt_rtx")
+    from polygraphy import config
+
+    return [bool(getattr(config, name)) for name in names]
 
 
 def rtx_abilities() -> Abilities:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from trtfuse.core.errors import DeviceError, OutOfMemory
@@ -63,3 +65,31 @@ def test_a_share_never_falls() -> None:
     assert share.step("build", 0) == 0.5
     share.start("other", None, 10)
     assert share.step("other", 0) == 0.5
+
+
+def test_a_phase_that_is_not_known_does_not_end_the_build() -> None:
+    share = Share()
+    for name in ("tactics", "tactics"):
+        share.start(name, None, 4)
+    assert share.step("tactics", 1) == 0.5
+    share.finish("tactics")
+    share.finish("tactics")
+    assert share.step("tactics", 3) == 0.5
+
+
+def test_threads_of_a_builder_may_tell_at_the_same_time() -> None:
+    share = Share()
+    share.start("build", None, 8)
+
+    def phases(number: int) -> list[float]:
+        seen = []
+        for _ in range(300):
+            share.start(f"tactics {number}", "build", 3)
+            seen += [share.step(f"tactics {number}", step) for step in range(3)]
+            share.finish(f"tactics {number}")
+        return seen
+
+    with ThreadPoolExecutor(4) as threads:
+        for seen in threads.map(phases, range(4)):
+            assert seen == sorted(seen)
+            assert seen[-1] <= 1.0

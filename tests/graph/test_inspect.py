@@ -145,7 +145,7 @@ def test_the_command_shows_it_as_tables_or_as_json(tmp_path: Path) -> None:
     save(model, tmp_path / "net.onnx")
     shown = invoke(tmp_path / "net.onnx", "--batch", "2")
     assert shown.exit_code == 0
-    for words in ("embed on 'x'", "108 in 0.00 MB", "x [2, 3, 8, 8]", "Conv", "nothing against it"):
+    for words in ("embed on 'x'", "108 in 432 B", "x [2, 3, 8, 8]", "Conv", "nothing against it"):
         assert words in shown.stdout
     found = json.loads(invoke(tmp_path / "net.onnx", "--json").stdout)
     assert found["cost"]["parameters"] == 108

@@ -335,8 +335,11 @@ def _read_all(folders: Iterable[Path]) -> tuple[list[Engine], list[EngineMismatc
 
 
 def _model(root: Path, name: str | None) -> str:
-    """The model to use: `name`, or the only one below `root`."""
+    """The model to use: `name`, or the only one below `root` with an engine that can be read."""
     models = sorted(folder.name for folder in root.glob("[!.]*") if _folders(folder))
+    if name is None and len(models) > 1:
+        # Only told of where nothing better is there.
+        models = [one for one in models if any(readable(root / one))] or models
     if not models:
         raise EngineNotFound(
             f"{root}: holds no engine. Build one with: trtfuse build {name or 'MODEL'}.onnx"

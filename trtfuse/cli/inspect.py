@@ -11,6 +11,7 @@ import typer
 
 from trtfuse.core.errors import UsageError
 from trtfuse.core.specs import TensorSpec
+from trtfuse.core.units import file_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -128,7 +129,7 @@ def _identity(found: Inspection) -> list[tuple[str, str]]:
     foreign = f", and {', '.join(found.domains)}" if found.domains else ""
     card = f"{found.card.task.name} on {found.card.input.name!r}" if found.card else "none"
     return [
-        ("file", f"{found.path}, {found.file_bytes / 1e6:.2f} MB{beside}"),
+        ("file", f"{found.path}, {file_size(found.file_bytes)}{beside}"),
         ("producer", found.producer or "not said"),
         ("opset, IR", f"{found.opset}{foreign}, {found.ir}"),
         ("precision", found.precision),
@@ -142,12 +143,12 @@ def _cost(found: Inspection) -> list[tuple[str, str]]:
     at = "; ".join(f"{one.name} {list(one.shape)}" for one in found.sizes)
     unknown = f" (not counted: {', '.join(cost.unknown)})" if cost.unknown else ""
     return [
-        ("parameters", f"{cost.parameters:,} in {cost.weight_bytes / 1e6:.2f} MB"),
+        ("parameters", f"{cost.parameters:,} in {file_size(cost.weight_bytes)}"),
         ("cost at", at),
         ("FLOPs", f"{cost.flops / 1e9:.3f} G{unknown}"),
         (
             "activations",
-            f"{cost.activation_bytes / 1e6:.1f} MB, the largest {cost.largest_bytes / 1e6:.1f} MB",
+            f"{file_size(cost.activation_bytes)}, the largest {file_size(cost.largest_bytes)}",
         ),
     ]
 

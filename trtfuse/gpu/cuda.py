@@ -9,9 +9,13 @@ own functions, in the copy of the library that Polygraphy has loaded.
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
+import os
+import sys
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +30,7 @@ from trtfuse.gpu.words import out_of_memory
 
 log = logging.getLogger(__name__)
 
+_LIBRARIES = "LD_LIBRARY_PATH"
 # Of cuStreamCreate: does not wait for the default stream.
 _NON_BLOCKING = 1
 # Of cudaStreamBeginCapture: calls of other threads do not break the capture.
@@ -38,19 +43,56 @@ def context() -> Iterator[None]:
 
     All that was made in it must be closed before. Raises DeviceError where it cannot be had.
     """
-    with translating("the GPU cannot be used"):
+    try:
         pycuda.init()
         primary = pycuda.Device(0).retain_primary_context()
         primary.push()
+    except pycuda.Error as error:
+        # Not `translating`, which asks a context whether the device is lost: there is none yet.
+        if out_of_memory(str(error)):
+            raise OutOfMemory(
+                f"no CUDA context can be made: {error}. Use fewer --instances, or --gpus with more "
+                f"room."
+            ) from error
+        raise DeviceError(f"the GPU cannot be used: {error}.") from error
     try:
         yield
-    finally:
-        # A context that is still pushed at exit makes PyCUDA abort the process.
-        pycuda.Context.pop()
-        # Left to its destructor, it would be detached as if it were not the primary one, which
-        # fails. Detaching pushes it and does not pop it.
-        primary.detach()
-        driver.check(driver.start(), "cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+    except DeviceLost:
+        # Giving back fails too then, and would stand in the place of the reason.
+        with suppress(pycuda.Error, DeviceError):
+            _leave(primary)
+        raise
+    except BaseException:
+        _leave(primary)
+        raise
+    else:
+        _leave(primary)
+
+
+def _leave(primary: Any) -> None:
+    # A context that is still pushed at exit makes PyCUDA abort the process.
+    pycuda.Context.pop()
+    # Left to its destructor, it would be detached as if it were not the primary one, which fails.
+    # Detaching pushes it and does not pop it.
+    primary.detach()
+    driver.check(driver.start(), "cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+
+@contextmanager
+def letting_go() -> Iterator[None]:
+    """Empty the frames of an error that leaves the block; to be used inside `context`.
+
+    Its traceback holds them, and with them engines and contexts of TensorRT, which would outlive
+    the CUDA context that they were made in.
+    """
+    try:
+        yield
+    except BaseException as error:
+        one: BaseException | None = error
+        while one is not None:
+            traceback.clear_frames(one.__traceback__)
+            one = one.__cause__ or one.__context__
+        raise
 
 
 @contextmanager
@@ -66,9 +108,10 @@ def translating(what: str) -> Iterator[None]:
 
 
 def _error(text: str) -> DeviceError:
-    if _is_lost():
-        return DeviceLost(text)
-    return OutOfMemory(text) if out_of_memory(text) else DeviceError(text)
+    # Want of memory is no error that stays.
+    if out_of_memory(text):
+        return OutOfMemory(text)
+    return DeviceLost(text) if _is_lost() else DeviceError(text)
 
 
 def _is_lost() -> bool:
@@ -140,6 +183,8 @@ class Buffer:
         self.nbytes = nbytes
         self._allocation = pycuda.mem_alloc(nbytes)
         pycuda.memset_d8(self._allocation, 0, nbytes)
+        # It runs on the default stream, for which those of lanes do not wait.
+        pycuda.Context.synchronize()
 
     @property
     def address(self) -> int:
@@ -262,8 +307,12 @@ def _name(status: int) -> str:
     return f"{name(ctypes.c_int(status)).decode()} ({status})"
 
 
+@functools.cache
 def _runtime() -> Any:
     """The CUDA runtime that Polygraphy has loaded; one per process."""
+    known = os.environ.get(_LIBRARIES, "").split(os.pathsep)
+    folders = filter(None, [*known, *driver.runtime_folders(sys.path)])
+    os.environ[_LIBRARIES] = os.pathsep.join(folders)  # read when the library is looked for
     try:
         return polygraphy_cuda.wrapper().handle
     except OSError as error:

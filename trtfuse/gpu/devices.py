@@ -131,14 +131,25 @@ def remark(found: Scan, *, tensorrt: str | None, used: bool) -> str:
 
 
 def require_free(gpu: DeviceSpec) -> None:
-    """Raise DeviceError, with the list of GPUs, where `gpu` lets this process not in."""
+    """Raise DeviceError, with the list of GPUs, where `gpu` lets this process not in.
+
+    Instances of MIG have no mode of their own. What a container is not told is left to CUDA.
+    """
+    if gpu.uuid.startswith("MIG-"):
+        return
     with started_nvml() as nvml:
         handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
         try:
             mode = nvml.nvmlDeviceGetComputeMode(handle)
-            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        except nvml.NVMLError_NotSupported:
-            return  # instances of MIG have no mode of their own
+            # Asked only where it matters: containers often hide who runs.
+            exclusive = mode == _EXCLUSIVE
+            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle) if exclusive else []
+        except (
+            nvml.NVMLError_NotSupported,
+            nvml.NVMLError_FunctionNotFound,
+            nvml.NVMLError_NoPermission,
+        ):
+            return
         said = refusal(mode, [process.pid for process in running])
     if said:
         raise DeviceError(f"cuda:{gpu.index}: {said}. {listing(scan().gpus)}")

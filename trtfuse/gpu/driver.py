@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from trtfuse.core.errors import DeviceError
@@ -44,6 +46,15 @@ def start() -> ctypes.CDLL:
         ) from error
     check(cuda, "cuInit", ctypes.c_uint(0))
     return cuda
+
+
+def runtime_folders(roots: Sequence[str]) -> tuple[str, ...]:
+    """Where packages below `roots` (sys.path) have put CUDA's runtime from CUDA 13 on.
+
+    Polygraphy looks in the folder of the packages before, in the system's and LD_LIBRARY_PATH.
+    """
+    folders = (one for root in roots if root for one in Path(root).glob("nvidia/cu[1-9]*/lib"))
+    return tuple(str(folder) for folder in folders if any(folder.glob("libcudart.so*")))
 
 
 def check(cuda: Any, call: str, *args: Any) -> None:

@@ -130,10 +130,11 @@ class Lane:
 
     def finish(self) -> Timing:
         """Wait until the batch's outputs are in their memory."""
+        # Forgotten even where waiting fails: the next batch's outputs are elsewhere.
+        back, self._back = self._back, []
         self._done.synchronize()
-        for array, staged in self._back:
+        for array, staged in back:
             np.copyto(array, staged)
-        self._back.clear()
         return Timing(
             copy_in_ns=self._copied_in.ns_since(self._begun),
             compute_ns=self._computed.ns_since(self._copied_in),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from trtfuse.core.errors import DeviceError
 from trtfuse.core.flow import OpenRunner
 from trtfuse.gpu import devices
 
@@ -18,4 +19,9 @@ def fitting(open_runner: OpenRunner, device: str) -> int:
     before = devices.free_bytes(gpu)
     with open_runner(device, np.empty(0, np.uint8)):
         taken = before - devices.free_bytes(gpu)
+    if taken <= 0:
+        raise DeviceError(
+            f"{device}: another program gave memory back while a worker's was measured. Try again, "
+            f"or say how many there are to be: --instances 2."
+        )
     return devices.instances(before, taken)

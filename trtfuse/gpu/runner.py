@@ -62,6 +62,7 @@ class OpenTrt:
         what = f"{device}: {self.engine}"
         with (
             cuda.context(),
+            cuda.letting_go(),
             cuda.translating(what),
             cuda.pinned(ring) as pinned,
             # A frame of its own: what it holds is gone before the context is.

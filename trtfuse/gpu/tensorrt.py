@@ -33,6 +33,8 @@ _DISTRIBUTIONS = {
 }
 # Polygraphy reads it once, when it is first imported: one process, one runtime.
 _SWITCH = "POLYGRAPHY_USE_TENSORRT_RTX"
+# With these it runs pip, or checks itself at every call.
+_TRAPS = ("POLYGRAPHY_AUTOINSTALL_DEPS", "POLYGRAPHY_INTERNAL_CORRECTNESS_CHECKS")
 _DTYPES = {
     "FLOAT": "float32",
     "HALF": "float16",
@@ -173,6 +175,8 @@ def door(runtime: str) -> Door:
     for package in (runtime, "polygraphy"):
         require(package, extra="rtx" if rtx else "gpu", purpose="building and running engines")
     os.environ[_SWITCH] = "1" if rtx else "0"
+    for trap in _TRAPS:
+        os.environ.pop(trap, None)
     import polygraphy.config
 
     if polygraphy.config.USE_TENSORRT_RTX is not rtx:

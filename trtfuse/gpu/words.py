@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections import deque
 
 from trtfuse.core.errors import DeviceError, OutOfMemory
@@ -54,26 +55,35 @@ class Words:
 
 
 class Share:
-    """How much of a build is done, from its nested phases; each counts as a step of its parent."""
+    """How much of a build is done, from its nested phases; each counts as a step of its parent.
+
+    Called from any thread of the builder, and never raises: an error in there would end the build.
+    A phase that is not known (two of one name, of which one is over) changes nothing.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._phases: dict[str, tuple[str | None, int, int]] = {}
         self._most = 0.0
 
     def start(self, phase: str, parent: str | None, steps: int) -> None:
         """A phase of `steps` begins."""
-        self._phases[phase] = (parent, steps, 0)
+        with self._lock:
+            self._phases[phase] = (parent, steps, 0)
 
     def step(self, phase: str, step: int) -> float:
         """Step number `step` of the phase is done; the share now, which never falls."""
-        parent, steps, _ = self._phases[phase]
-        self._phases[phase] = (parent, steps, step + 1)
-        self._most = max(self._most, self._of(phase))
-        return self._most
+        with self._lock:
+            if phase in self._phases:
+                parent, steps, _ = self._phases[phase]
+                self._phases[phase] = (parent, steps, step + 1)
+                self._most = max(self._most, self._of(phase))
+            return self._most
 
     def finish(self, phase: str) -> None:
         """The phase is over."""
-        del self._phases[phase]
+        with self._lock:
+            self._phases.pop(phase, None)
 
     def _of(self, phase: str) -> float:
         parent, steps, done = self._phases[phase]
