@@ -14,11 +14,15 @@ def bars(
     paths: Sequence[str],
     columns: int,
 ) -> str:
-    """One panel a (net, batch), row by row; bars to the scale of the panel, items/s beside them."""
-    high = _HEAD + len(paths) * (_BAR + _GAP) + 12
+    """One panel a (net, batch), row by row; bars to the scale of the panel, items/s beside them.
+
+    A panel shows what was measured of it, and names what of `paths` was not where most were.
+    """
+    shown = [_shown(middle, panel, paths) for panel in panels]
+    high = _HEAD + max(map(len, shown), default=0) * (_BAR + _GAP) + 12
     parts = [
-        _panel(middle, panel, paths, place % columns * _WIDE, place // columns * high)
-        for place, panel in enumerate(panels)
+        _panel(middle, panel, rows, place % columns * _WIDE, place // columns * high)
+        for place, (panel, rows) in enumerate(zip(panels, shown, strict=True))
     ]
     width, height = columns * _WIDE, -(-len(panels) // columns) * high
     return (
@@ -26,6 +30,13 @@ def bars(
         f'width="{width}" height="{height}" font-family="sans-serif" font-size="12">\n'
         f'<rect width="{width}" height="{height}" fill="white"/>\n{"".join(parts)}</svg>\n'
     )
+
+
+def _shown(
+    middle: Mapping[tuple[str, int, str], float], panel: tuple[str, int], paths: Sequence[str]
+) -> Sequence[str]:
+    measured = [path for path in paths if (*panel, path) in middle]
+    return paths if 2 * len(measured) > len(paths) else measured
 
 
 def _panel(

@@ -1,15 +1,17 @@
 """What do 2 and 4 GPUs of one host give over one, and what do deaths and slow devices cost?
 
     python benchmarks/scaling.py WORK --devices 1,2,4
+    python benchmarks/scaling.py WORK --devices 1 --instances 2,3  several workers on one GPU
     python benchmarks/scaling.py WORK --devices 1 --kind cpu       everything, small, on CPU workers
 
 Models are exported (PyTorch), built with `trtfuse build` once for all equal GPUs, and run through
 the pool with one worker a device: pictures that lie decoded in the ring, then folder to folder with
 decoding and encoding. DataParallel and DDP run the same network on the same devices. Outputs of
 every number of devices are compared byte by byte. Then a worker is killed under way, and one is
-slowed to a third. Where there is one device, those two use two workers on it.
+slowed to a third: one of all devices, or of `--instances` workers where there is one device.
 
-What is in WORK already (graphs, engines, pictures) is used again.
+What is in WORK already (graphs, engines, pictures) is used again, and what was found is written
+after every part. `--parts`, `--models` and `--precisions` leave things out.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ import faulthandler
 import json
 import os
 import shutil
-import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,9 @@ QUESTION = (
     "What do several devices of one host give over one, and what do deaths and slow ones cost?"
 )
 COMPARED = 96  # batches whose outputs are compared between numbers of devices
+IMITATED = {"model": "imitated", "precision": f"{runs.IMITATED_S * 1e3:g} ms a batch"}
+# What is measured, the most important first.
+PARTS = ("decoded", "disturbed", "bound", "folder", "pytorch")
 
 
 def main() -> None:
@@ -46,7 +52,11 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("work", type=Path)
     arguments.add_argument("--devices", default="1,2,4")
+    arguments.add_argument("--instances", default="2", help="workers on one device, in turn")
     arguments.add_argument("--kind", choices=list(KINDS), default="gpu")
+    arguments.add_argument("--parts", default=",".join(PARTS))
+    arguments.add_argument("--models", help="of these names alone")
+    arguments.add_argument("--precisions", help="these alone")
     arguments.add_argument("--torch", default=sys.executable, help="Python that has PyTorch")
     arguments.add_argument("--pictures", type=int, default=4096, help="folder to folder")
     arguments.add_argument("--seconds", type=float, default=20.0, help="of a disturbed run")
@@ -54,7 +64,19 @@ def main() -> None:
     given = arguments.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     faulthandler.dump_traceback_later(600, repeat=True)  # a hang would be silent
-    Scaling(given, KINDS[given.kind], tuple(map(int, given.devices.split(",")))).run()
+    Scaling(given, chosen_kind(given), tuple(map(int, given.devices.split(",")))).run()
+
+
+def chosen_kind(given: argparse.Namespace) -> Kind:
+    """The kind, with the models and precisions that are asked for."""
+    kind = KINDS[given.kind]
+    names = given.models.split(",") if given.models else [one.name for one in kind.models]
+    asked = given.precisions.split(",") if given.precisions else [p.value for p in kind.precisions]
+    return replace(
+        kind,
+        models=tuple(one for one in kind.models if one.name in names),
+        precisions=tuple(one for one in kind.precisions if one.value in asked),
+    )
 
 
 class Scaling:
@@ -80,23 +102,67 @@ class Scaling:
             self.rows["builds"][model.name] = models.engines(
                 self.work, self.kind, model, max(self.counts), self.say
             )
-            for count in self.counts:
-                self.pytorch(model, count)
-            for precision in self.kind.precisions:
-                for count in self.counts:
-                    self.decoded(model, precision, count)
-                    self.folder(model, precision, count)
-                self.disturbed(model, precision)
-        if self.kind.name == "cpu":
-            self.imitated()
-        if self.kind.name == "gpu" and len(scan().gpus) > 1:
-            self.bound_to_its_gpu()
+        parts = {
+            "decoded": self.all_decoded,
+            "disturbed": self.all_disturbed,
+            "bound": self.bound_to_its_gpu,
+            "folder": self.all_folders,
+            "pytorch": self.all_of_pytorch,
+        }
+        for part in self.given.parts.split(","):
+            parts[part]()
         self.write()
         self.table()
 
-    def decoded(self, model: Model, precision: Precision, count: int) -> None:
+    def all_decoded(self) -> None:
+        """Every number of devices; then several workers on one."""
+        for model, precision in self.engines():
+            for count in self.counts:
+                self.decoded(model, precision, count)
+            if self.kind.name == "gpu":
+                for instances in self.instances():
+                    self.decoded(model, precision, 1, instances)
+        if self.kind.name == "cpu":
+            for count in (1, 2, 4):
+                rates = to_json(spread(runs.decoded_rates(runs.imitated(count))))
+                self._add("decoded", **IMITATED, batch=8, devices=count, items_per_s=rates)
+
+    def all_disturbed(self) -> None:
+        """All devices with a worker each, or several workers on the one."""
+        most = max(self.counts)
+        for model, precision in self.engines():
+            for instances in self.instances() if most == 1 else (1,):
+                self.disturbed(model, precision, most, instances)
+        if self.kind.name == "cpu":
+            row = runs.disturbed(runs.imitated(4), self.given.seconds)
+            self._add("disturbed", **IMITATED, **row)
+
+    def all_folders(self) -> None:
+        """Every number of devices."""
+        for model, precision in self.engines():
+            for count in self.counts:
+                self.folder(model, precision, count)
+
+    def all_of_pytorch(self) -> None:
+        """Every number of devices."""
+        for model in self.kind.models:
+            for count in self.counts:
+                self.pytorch(model, count)
+
+    def engines(self) -> Iterator[tuple[Model, Precision]]:
+        """What was built."""
+        for model in self.kind.models:
+            for precision in self.kind.precisions:
+                yield model, precision
+
+    def instances(self) -> tuple[int, ...]:
+        """How many workers are tried on one device."""
+        return tuple(map(int, self.given.instances.split(",")))
+
+    def decoded(self, model: Model, precision: Precision, count: int, instances: int = 1) -> None:
         """Rate with decoded pictures, and whether the bytes are those of one device."""
-        options = models.running(self.work, model, precision, **self.kind.first(count))
+        chosen = self.kind.first(count, instances)
+        options = models.running(self.work, model, precision, **chosen)
         crew = runs.crew(options, model)
         rates, sha256 = runs.decoded_rates(crew), runs.drive(crew, COMPARED).sha256
         self._add(
@@ -105,6 +171,7 @@ class Scaling:
             precision=precision.value,
             batch=model.batch,
             devices=count,
+            **({"instances": instances} if instances > 1 else {}),
             items_per_s=to_json(spread(rates)),
             sha256=sha256,
         )
@@ -118,8 +185,7 @@ class Scaling:
             "DDP": [torch, *launcher, script, "ddp", *model.words],
         }
         for way, words in ways.items():
-            done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, cwd=HERE)
-            rates = json.loads(done.stdout.splitlines()[-1])
+            rates = json.loads(models.run_torch(words).splitlines()[-1])
             self._add(
                 "pytorch",
                 model=model.name,
@@ -146,31 +212,22 @@ class Scaling:
             **row,
         )
 
-    def disturbed(self, model: Model, precision: Precision) -> None:
-        """A killed and a slowed worker, on all devices or on two workers of the one."""
-        most = max(self.counts)
-        chosen = self.kind.first(most)
-        if most == 1:
-            chosen = {"devices": "cpu:2"} if self.kind.name == "cpu" else {**chosen, "workers": 2}
+    def disturbed(self, model: Model, precision: Precision, count: int, instances: int) -> None:
+        """A killed and a slowed worker."""
+        chosen = self.kind.first(count, instances)
         options = models.running(self.work, model, precision, **chosen)
         row = runs.disturbed(runs.crew(options, model), self.given.seconds)
         self._add("disturbed", model=model.name, precision=precision.value, **row)
 
-    def imitated(self) -> None:
-        """Devices that compute asleep: what the pool itself does with 1, 2 and 4 of them."""
-        shown = {"model": "imitated", "precision": f"{runs.IMITATED_S * 1e3:g} ms a batch"}
-        for count in (1, 2, 4):
-            rates = to_json(spread(runs.decoded_rates(runs.imitated(count))))
-            self._add("decoded", **shown, batch=8, devices=count, items_per_s=rates)
-        self._add("disturbed", **shown, **runs.disturbed(runs.imitated(4), self.given.seconds))
-
     def bound_to_its_gpu(self) -> None:
         """Which GPUs' memory a run with `--gpus N` takes: N the third, or the last."""
+        if self.kind.name != "gpu":
+            return
         model, number = self.kind.models[0], min(2, len(scan().gpus) - 1)
         options = models.running(self.work, model, self.kind.precisions[0])
-        self.rows["memory_of_a_run_on"] = {
-            f"cuda:{number}": runs.memory_taken(options, model, number),
-        }
+        taken = runs.memory_taken(options, model, number)
+        self.rows["memory_of_a_run_on"] = {f"cuda:{number}": taken}
+        self.say(f"bound: a run on cuda:{number} takes {taken}")
 
     def say(self, line: str) -> None:
         """Progress."""
@@ -199,6 +256,7 @@ class Scaling:
             conditions=conditions(
                 gpus=gpus,
                 load_average=[round(one, 1) for one in os.getloadavg()],
+                niceness=os.nice(0),
                 models={
                     one.name: f"{one.size} x {one.size}, batch {one.batch}, random weights"
                     for one in self.kind.models
@@ -209,6 +267,8 @@ class Scaling:
                 imitated="devices that compute asleep: they cost no cores, and show the pool",
                 disturbed=f"runs of about {self.given.seconds:g} s; the last worker is killed by "
                 f"SIGKILL at a third, or takes {runs.SLOWER} times as long a batch",
+                shared="workers of one device, or on CPUs, share what it has: where one rests, the "
+                "others are faster; only devices apart have an expected_s",
             ),
             rows=self.rows,
         )
@@ -219,7 +279,10 @@ class Scaling:
         middle: dict[tuple[str, int, str], float] = {}
         for row in self.rows["decoded"]:
             panel = f"{row['model']} {row['precision']}", row["batch"]
-            middle[panel[0], panel[1], f"trtfuse x {row['devices']}"] = row["items_per_s"]["median"]
+            path = f"trtfuse x {row['devices']}"
+            if "instances" in row:
+                path += f", {row['instances']} workers"
+            middle[panel[0], panel[1], path] = row["items_per_s"]["median"]
             for other in self.rows["pytorch"]:
                 if other["model"] == row["model"]:
                     path = f"PyTorch {other['way']} x {other['devices']}"
@@ -239,13 +302,21 @@ class Scaling:
                 )
         for row in self.rows["disturbed"]:
             calm, killed, slowed = row["calm"], row["killed"], row["slowed"]
+            same = killed["same_bytes"] and slowed["same_bytes"]
             print(
                 f"\n{row['model']} {row['precision']}, {row['workers']} workers, "
-                f"{calm['seconds']:.2f} s: killed +{killed['longer_s']:.2f} s (reload "
-                f"{killed['reload_s']:.2f} s), bytes {'same' if killed['same_bytes'] else 'DIFFER'}"
-                f"; one slowed {slowed['seconds']:.2f} s, expected {slowed['expected_s']:.2f} s, "
-                f"busy {[one['busy_share'] for one in slowed['devices']]}"
+                f"{calm['seconds']:.2f} s, bytes {'same' if same else 'DIFFER'}\n"
+                f"  one killed: {killed['longer_s']:+.2f} s; back after {killed['reload_s']} s, of "
+                f"which its share is {killed['share_of_the_reload_s']:.2f} s\n"
+                f"  one slowed: {slowed['seconds']:.2f} s"
+                + (f", expected {slowed['expected_s']:.2f} s" if "expected_s" in slowed else "")
             )
+            for one in slowed["devices"]:
+                print(
+                    f"    {one['device']}: {one['items']} items, busy "
+                    f"{one['busy_share_until_its_last_answer']:.1%} until its last answer, "
+                    f"{one['done_before_the_end_s']:.3f} s before the end"
+                )
 
 
 def _what(row: dict[str, Any]) -> tuple[str, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from PIL import Image
 from trtfuse.build.build import build
 from trtfuse.core.card import Card, ClassifyTask, ImageTask, InputCard
 from trtfuse.core.options import BuildOptions, CalibrationOptions, InferOptions
-from trtfuse.core.specs import Array, Precision
+from trtfuse.core.specs import Array, Precision, TrtSettings
 from trtfuse.graph import model as files
 
 HERE = Path(__file__).parent
@@ -28,6 +30,8 @@ class Model:
     size: int
     batch: int
     width: int = 48
+    level: int = 3
+    """TensorRT's optimization level."""
 
     @property
     def words(self) -> list[str]:
@@ -60,17 +64,21 @@ class Kind:
     models: tuple[Model, ...]
     precisions: tuple[Precision, ...]
 
-    def first(self, count: int) -> dict[str, Any]:
-        """Options of the first `count` devices."""
+    def first(self, count: int, instances: int = 1) -> dict[str, Any]:
+        """Options of the first `count` devices, with so many workers on each.
+
+        Workers on CPUs are devices themselves: they share the cores.
+        """
         if self.name == "cpu":
-            return {"devices": f"cpu:{count}"}
-        return {"gpus": ",".join(map(str, range(count)))}
+            return {"devices": f"cpu:{count * instances}"}
+        return {"gpus": ",".join(map(str, range(count))), "workers": instances}
 
 
 KINDS = {
     "gpu": Kind(
         "gpu",
-        (Model("resnet50", 224, 64), Model("unet", 256, 16)),
+        # At level 3, one precision of the U-Net took more than three minutes.
+        (Model("resnet50", 224, 64), Model("unet", 256, 16, level=2)),
         (Precision.FP16, Precision.INT8),
     ),
     # Small, to try everything in a minute.
@@ -84,13 +92,27 @@ def prepare(work: Path, model: Model, torch: str) -> None:
     if path.exists():
         return
     part = path.with_suffix(".part")
-    words = [torch, str(HERE / "scaling_torch.py"), "graph", *model.words, "--onnx", str(part)]
-    subprocess.run(words, check=True)
+    run_torch([torch, str(HERE / "scaling_torch.py"), "graph", *model.words, "--onnx", str(part)])
     graph = files.load(part)
     files.put_card(graph, model.card())
     files.save(graph, path)
     part.unlink()
     folder(calibration_path(work, model), model, 64)
+
+
+def run_torch(words: Sequence[str]) -> str:
+    """What a command of the Python that has PyTorch prints.
+
+    Where that is another one than this, packages and libraries of this one would break it.
+    """
+    environment = dict(os.environ)
+    if words[0] != sys.executable:
+        environment.pop("LD_LIBRARY_PATH", None)
+        environment["PYTHONPATH"] = str(HERE.parent)
+    done = subprocess.run(
+        words, check=True, stdout=subprocess.PIPE, text=True, cwd=HERE, env=environment
+    )
+    return done.stdout
 
 
 def onnx_path(work: Path, model: Model) -> Path:
@@ -120,7 +142,7 @@ def engines(
     """Build for the first `count` devices; how many devices that took how many builds."""
     found = {}
     for precision in kind.precisions:
-        chosen = {"devices": "cpu"} if kind.name == "cpu" else kind.first(count)
+        chosen = {"devices": "cpu"} if kind.name == "cpu" else {"gpus": kind.first(count)["gpus"]}
         options = BuildOptions(
             model=onnx_path(work, model),
             engines=work / "engines",
@@ -130,6 +152,7 @@ def engines(
             calibration=CalibrationOptions(
                 data=calibration_path(work, model), gate=False, ranges=work / "ranges"
             ),
+            settings=TrtSettings(optimization_level=model.level),
             **chosen,
         )
         outcomes = build(options, say).outcomes

@@ -44,6 +44,8 @@ class Crew:
     seats: tuple[Seat, ...]
     layout: Layout
     batches: tuple[Array, ...]
+    apart: bool
+    """Whether each worker has a device of its own, and none is faster when another rests."""
 
     @contextmanager
     def at_work(self) -> Iterator[tuple[Pool, Ring]]:
@@ -61,6 +63,7 @@ class Crew:
 def crew(options: InferOptions, model: Model) -> Crew:
     """Of the devices and engines that `trtfuse infer` would take."""
     found = fleet.find(options)
+    on_gpus = options.gpus is not None
     layout = for_engine(
         found.engines[0].manifest,
         batch=model.batch,
@@ -72,6 +75,7 @@ def crew(options: InferOptions, model: Model) -> Crew:
         seats=tuple(Seat(device=one.device, open_runner=one.open_runner) for one in found.places),
         layout=layout,
         batches=tuple(model.pictures(model.batch, seed) for seed in range(DISTINCT)),
+        apart=on_gpus and len({one.device for one in found.places}) == len(found.places),
     )
 
 
@@ -83,6 +87,7 @@ def imitated(workers: int) -> Crew:
         seats=tuple(Seat(device=f"cpu:{n}", open_runner=runner) for n in range(workers)),
         layout=lay_out([x], [y], batch=8, wanted=3 * workers, memory_bytes=1 << 20),
         batches=tuple(np.full((8, 64), seed, np.float32) for seed in range(DISTINCT)),
+        apart=True,
     )
 
 
@@ -101,8 +106,8 @@ class Drive:
     sha256: str
     """Of all outputs, in the order of the batches."""
     devices: tuple[dict[str, Any], ...]
-    reload_s: float = 0.0
-    """From the kill until the killed worker's next answer."""
+    reload_s: float | None = None
+    """From the kill until the killed worker's next answer; None: there was none any more."""
 
 
 def drive(crew: Crew, count: int, *, kill_at: int | None = None) -> Drive:
@@ -113,7 +118,7 @@ def drive(crew: Crew, count: int, *, kill_at: int | None = None) -> Drive:
         for _ in map_batches(pool, ring, _batches(crew, 8 * len(crew.seats))):
             pass
         before = [(record.items, record.busy_ns) for record in pool.records]
-        started = time.perf_counter()
+        started, started_ns = time.perf_counter(), time.monotonic_ns()
         for number, outputs in enumerate(map_batches(pool, ring, _batches(crew, count))):
             for name in sorted(outputs):
                 digest.update(np.ascontiguousarray(outputs[name]).tobytes())
@@ -123,22 +128,31 @@ def drive(crew: Crew, count: int, *, kill_at: int | None = None) -> Drive:
             reloaded.look(pool.records[-1])
         seconds = time.perf_counter() - started
         shares = [
-            _share(record, *was, seconds) for record, was in zip(pool.records, before, strict=True)
+            _share(record, *was, started_ns, seconds)
+            for record, was in zip(pool.records, before, strict=True)
         ]
     return Drive(
         seconds=round(seconds, 3),
         sha256=digest.hexdigest(),
         devices=tuple(shares),
-        reload_s=round(reloaded.seconds, 3),
+        reload_s=round(reloaded.seconds, 3) if reloaded.seconds else None,
     )
 
 
-def _share(record: WorkerRecord, items: int, busy_ns: int, seconds: float) -> dict[str, Any]:
-    """Of one worker, since it had `items` and `busy_ns`."""
+def _share(
+    record: WorkerRecord, items: int, busy_ns: int, started_ns: int, seconds: float
+) -> dict[str, Any]:
+    """Of one worker, since it had `items` and `busy_ns`.
+
+    What it did not work until its last answer it waited for others; then there was no work left.
+    """
+    busy_s, at_work_s = (record.busy_ns - busy_ns) / 1e9, (record.heard_ns - started_ns) / 1e9
     return {
         "device": record.device,
         "items": record.items - items,
-        "busy_share": round((record.busy_ns - busy_ns) / 1e9 / seconds, 3),
+        "busy_share": round(busy_s / seconds, 3),
+        "busy_share_until_its_last_answer": round(busy_s / at_work_s, 3),
+        "done_before_the_end_s": round(seconds - at_work_s, 3),
         "deaths": list(record.deaths),
     }
 
@@ -228,7 +242,14 @@ def disturbed(crew: Crew, seconds: float) -> dict[str, Any]:
     workers = len(crew.seats)
     count = max(64, int(64 * seconds / drive(crew, 64).seconds))
     calm, killed = drive(crew, count), drive(crew, count, kill_at=count // 3)
-    slowed = drive(crew.slowed(SLOWER * calm.seconds * workers / count), count)
+    # How long it was gone: from a third of the run on, or until it was back.
+    gone_s = killed.seconds * 2 / 3 if killed.reload_s is None else killed.reload_s
+    slow_batch_s = SLOWER * calm.seconds * workers / count
+    slowed = drive(crew.slowed(slow_batch_s), count)
+    alike = {
+        # What the others and a third of one can do, if nobody waits for anybody.
+        "expected_s": round(calm.seconds * workers / (workers - 1 + 1 / SLOWER), 3),
+    }
     return {
         "workers": workers,
         "batches": count,
@@ -237,13 +258,15 @@ def disturbed(crew: Crew, seconds: float) -> dict[str, Any]:
             **vars(killed),
             "same_bytes": killed.sha256 == calm.sha256,
             "longer_s": round(killed.seconds - calm.seconds, 3),
+            "share_of_the_reload_s": round(gone_s / workers, 3),
         },
         "slowed": {
             **vars(slowed),
             "same_bytes": slowed.sha256 == calm.sha256,
             "times_slower": SLOWER,
-            # What the others and a third of one can do, if nobody waits for anybody.
-            "expected_s": round(calm.seconds * workers / (workers - 1 + 1 / SLOWER), 3),
+            "slow_batch_s": round(slow_batch_s, 4),
+            # Workers that share a device are faster while one of them rests.
+            **(alike if crew.apart else {}),
         },
     }
 

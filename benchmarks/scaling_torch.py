@@ -27,6 +27,8 @@ from scaling_models import Model
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from trtfuse.core.cores import usable_cores
+
 ON_GPU = torch.cuda.is_available()
 
 
@@ -99,6 +101,9 @@ def distributed(model: Model) -> list[float] | None:
 def _net(model: Model, device: str) -> nn.Module:
     net = make(model.name, model.size, model.width)
     if not ON_GPU:
+        # As the pool's workers: the ranks share the cores.
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        torch.set_num_threads(max(1, usable_cores() // ranks))
         return net
     torch.backends.cudnn.benchmark = True
     half: Any = net.to(device).half()

@@ -246,6 +246,18 @@ def test_opening_again_and_again_takes_no_memory(engines: Engines) -> None:
     assert opened(3) - opened(10) < 16 << 20
 
 
+def test_errors_inside_take_no_memory(engines: Engines) -> None:
+    gpu, opener = devices.named(DEVICE), engines(graphs.picture, PICTURE)
+
+    def failed(count: int) -> int:
+        for _ in range(count):
+            with pytest.raises(ShapeMismatch), opener(DEVICE, NO_RING) as runner:
+                answer(runner, pictures(9))
+        return devices.free_bytes(gpu)
+
+    assert failed(3) - failed(10) < 16 << 20
+
+
 def test_a_truncated_plan_is_a_mismatch_with_the_command_that_mends_it(engines: Engines) -> None:
     opener = engines(graphs.line, LINE)
     broken = opener.engine.with_name("broken.plan")

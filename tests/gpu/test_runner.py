@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import pickle
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.contracts.runner import NO_RING
 from tests.gpu.samples import LINE, manifest
-from trtfuse.core.errors import DeviceError, UsageError
-from trtfuse.gpu.runner import OpenTrt, fewer, shortage
+from trtfuse.core.errors import DeviceError, OutOfMemory, UsageError
+from trtfuse.gpu.runner import OpenTrt, fewer, letting_go, shortage
 
 
 def test_an_opener_crosses_to_a_worker_and_back() -> None:
@@ -39,3 +42,33 @@ def test_a_shortage_names_need_free_and_what_helps() -> None:
     assert "2 lanes need 6144 MiB" in text
     assert "5120 MiB were free" in text
     assert "--lanes or --instances" in text
+
+
+class Engine:
+    """Something to hold."""
+
+
+def test_an_error_holds_no_engine_when_the_block_is_over() -> None:
+    known: list[weakref.ref[Engine]] = []
+
+    def load() -> None:
+        engine = Engine()
+        known.append(weakref.ref(engine))
+        try:
+            Path("no/such/file").read_bytes()
+        except OSError as error:
+            more = Engine()
+            known.append(weakref.ref(more))
+            raise OutOfMemory(f"no room for {engine} and {more}") from error
+
+    @contextmanager
+    def opened() -> Iterator[None]:
+        engine = Engine()
+        known.append(weakref.ref(engine))
+        yield
+        load()
+
+    with pytest.raises(OutOfMemory) as raised, letting_go(), opened():
+        pass
+    assert raised.value.__traceback__ is not None
+    assert [one() for one in known] == [None, None, None]

@@ -91,5 +91,4 @@ def test_threads_of_a_builder_may_tell_at_the_same_time() -> None:
 
     with ThreadPoolExecutor(4) as threads:
         for seen in threads.map(phases, range(4)):
-            assert seen == sorted(seen)
-            assert seen[-1] <= 1.0
+            assert 0 < min(seen) <= max(seen) <= 1

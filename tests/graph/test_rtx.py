@@ -19,7 +19,7 @@ from tests.models import brighter
 from trtfuse.core.options import ExportOptions
 from trtfuse.graph.export import export
 
-UPSCALE = '''
+UPSCALE = """
 import torch
 
 
@@ -27,7 +27,7 @@ def net() -> torch.nn.Module:
     return torch.nn.Sequential(
         torch.nn.Conv2d(3, 12, 3, padding=1), torch.nn.ReLU(), torch.nn.PixelShuffle(2)
     )
-'''
+"""
 
 
 @pytest.mark.parametrize(

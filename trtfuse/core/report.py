@@ -40,15 +40,16 @@ class WorkerRecord:
     """Largest resident memory of its process; known once the pool has closed."""
     most_items: int | None = None
     """Of a batch, since its device ran out of memory; None: it never did."""
-    _heard_ns: int = 0
+    heard_ns: int = 0
+    """When its last answer was there, by `time.monotonic_ns`."""
 
     def note(self, items: int, timing: Timing) -> None:
         """A task of so many items is answered. In the order of the answers."""
         self.items += items
         self.batches.add(timing.compute_ns)
         # Batches in flight together count once.
-        self.busy_ns += timing.ended_ns - max(timing.began_ns, self._heard_ns)
-        self._heard_ns = timing.ended_ns
+        self.busy_ns += timing.ended_ns - max(timing.began_ns, self.heard_ns)
+        self.heard_ns = timing.ended_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

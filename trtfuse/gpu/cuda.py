@@ -13,7 +13,6 @@ import functools
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -76,23 +75,6 @@ def _leave(primary: Any) -> None:
     # Detaching pushes it and does not pop it.
     primary.detach()
     driver.check(driver.start(), "cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-
-
-@contextmanager
-def letting_go() -> Iterator[None]:
-    """Empty the frames of an error that leaves the block; to be used inside `context`.
-
-    Its traceback holds them, and with them engines and contexts of TensorRT, which would outlive
-    the CUDA context that they were made in.
-    """
-    try:
-        yield
-    except BaseException as error:
-        one: BaseException | None = error
-        while one is not None:
-            traceback.clear_frames(one.__traceback__)
-            one = one.__cause__ or one.__context__
-        raise
 
 
 @contextmanager

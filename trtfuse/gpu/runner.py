@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class OpenTrt:
         what = f"{device}: {self.engine}"
         with (
             cuda.context(),
-            cuda.letting_go(),
+            letting_go(),
             cuda.translating(what),
             cuda.pinned(ring) as pinned,
             # A frame of its own: what it holds is gone before the context is.
@@ -141,6 +142,23 @@ class OpenTrt:
             lane.open()
             lanes.append(lane)
         return lanes
+
+
+@contextmanager
+def letting_go() -> Iterator[None]:
+    """Empty the frames of an error that leaves the block; to be used inside `cuda.context`.
+
+    Its traceback holds them, and with them engines and contexts of TensorRT, which would outlive
+    the CUDA context that they were made in.
+    """
+    try:
+        yield
+    except BaseException as error:
+        one: BaseException | None = error
+        while one is not None:
+            traceback.clear_frames(one.__traceback__)
+            one = one.__cause__ or one.__context__
+        raise
 
 
 def fewer(engine: Path, opened: int, lanes: int, lane_bytes: int, free_bytes: int) -> str:

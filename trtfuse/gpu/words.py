@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from collections import deque
 
 from trtfuse.core.errors import DeviceError, OutOfMemory
@@ -62,34 +61,30 @@ class Share:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._phases: dict[str, tuple[str | None, int, int]] = {}
         self._most = 0.0
 
     def start(self, phase: str, parent: str | None, steps: int) -> None:
         """A phase of `steps` begins."""
-        with self._lock:
-            self._phases[phase] = (parent, steps, 0)
+        self._phases[phase] = (parent, steps, 0)
 
     def step(self, phase: str, step: int) -> float:
         """Step number `step` of the phase is done; the share now, which never falls."""
-        with self._lock:
-            if phase in self._phases:
-                parent, steps, _ = self._phases[phase]
-                self._phases[phase] = (parent, steps, step + 1)
-                self._most = max(self._most, self._of(phase))
-            return self._most
+        if known := self._phases.get(phase):
+            parent, steps, _ = known
+            self._phases[phase] = (parent, steps, step + 1)
+            self._most = max(self._most, self._of(parent, steps, step + 1))
+        return self._most
 
     def finish(self, phase: str) -> None:
         """The phase is over."""
-        with self._lock:
-            self._phases.pop(phase, None)
+        self._phases.pop(phase, None)
 
-    def _of(self, phase: str) -> float:
-        parent, steps, done = self._phases[phase]
+    def _of(self, parent: str | None, steps: int, done: int) -> float:
         inside = done / steps if steps else 1.0
-        while parent in self._phases:
-            parent, steps, done = self._phases[parent]
+        # Looked up once each: another thread may end a phase meanwhile.
+        while parent is not None and (above := self._phases.get(parent)):
+            parent, steps, done = above
             inside = min(1.0, (done + inside) / steps) if steps else 1.0
         return min(1.0, inside)
 
