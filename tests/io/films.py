@@ -12,7 +12,7 @@ import numpy as np
 
 from trtfuse.core.errors import ItemError
 from trtfuse.core.flow import Answer, Entry, Failure, Outcome, PictureFile
-from trtfuse.core.options import WritingOptions
+from trtfuse.core.options import ReadingOptions, WritingOptions
 from trtfuse.core.specs import Array
 from trtfuse.io.folder import FolderSource
 from trtfuse.io.sink import FolderSink
@@ -102,11 +102,12 @@ def through(
     *,
     model: Callable[[Array], Array] = lambda pixels: pixels,
     bad: Sequence[int] = (),
+    reading: ReadingOptions = ReadingOptions(),  # noqa: B008 - frozen
 ) -> list[Outcome]:
     """Each picture of `source` answered by `model`; the items of these numbers fail."""
     outcomes = []
     with FolderSink(output, writing) as sink:
-        for item in FolderSource(source):
+        for item in FolderSource(source, reading):
             entry: Entry | Failure
             try:
                 picture = item.load()

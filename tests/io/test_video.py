@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.io.films import DATA, failures, film, greys, play, through
-from trtfuse.core.errors import ItemError, UsageError
-from trtfuse.core.options import WritingOptions
+from trtfuse.core.errors import DeviceError, ItemError, UnknownName, UsageError
+from trtfuse.core.options import ReadingOptions, WritingOptions
 from trtfuse.core.specs import Array
 from trtfuse.io.encoder import encoder
 from trtfuse.io.folder import FolderSource
 from trtfuse.io.join import decode_times
+from trtfuse.io.opening import open_source
 from trtfuse.io.video import VideoClip, items
 
 
@@ -88,6 +89,66 @@ def test_a_turned_video_is_upright_for_the_model_and_has_no_turn_left(
     assert frame.rotation == 0
     assert (frame.height, frame.width) == shape
     assert red_corner(frame.to_ndarray(format="rgb24")) == corners[name]
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+@pytest.mark.parametrize(("name", "turn"), [("r90.mp4", -90), ("r180.mp4", 180), ("r270.mp4", 90)])
+def test_a_turn_that_is_kept_reaches_the_player_and_not_the_model(
+    tmp_path: Path, name: str, turn: int, suffix: str
+) -> None:
+    seen: list[Array] = []
+
+    def model(pixels: Array) -> Array:
+        seen.append(pixels)
+        return pixels
+
+    source = tmp_path / f"in{suffix}"
+    turned_copy(DATA / name, source)
+    out = tmp_path / "out"
+    through(source, out, WritingOptions(), model=model, reading=ReadingOptions(keep_rotation=True))
+    assert seen[0].shape == (36, 64, 3)
+    assert red_corner(seen[0]) == (0, 0)
+    with av.open(str(out / source.name)) as container:
+        frame = next(container.decode(video=0))
+    assert abs(frame.rotation) == 180 if turn == 180 else frame.rotation == turn
+    assert (frame.height, frame.width) == (36, 64)
+    assert red_corner(frame.to_ndarray(format="rgb24")) == (0, 0)
+
+
+def turned_copy(source: Path, path: Path) -> None:
+    """The same packets, and the turn, in the container of this suffix."""
+    with av.open(str(source)) as given, av.open(str(path), "w") as target:
+        video = given.streams.video[0]
+        turn = next(given.decode(video)).rotation
+        given.seek(0)
+        stream = target.add_stream_from_template(video)
+        assert isinstance(stream, av.VideoStream)
+        stream.set_display_rotation(turn)
+        for packet in given.demux(video):
+            if packet.dts is not None:
+                packet.stream = stream
+                target.mux(packet)
+
+
+def test_a_decoder_on_a_device_that_is_not_here_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match=r"--hwaccel 'cudda': not known\. Did you mean cuda"):
+        open_source(DATA, ReadingOptions(hwaccel="cudda"))
+    # A number that no machine has.
+    with pytest.raises(DeviceError, match="--hwaccel cuda:99: no such device can be opened"):
+        open_source(DATA, ReadingOptions(hwaccel="cuda:99"))
+
+
+def test_a_file_that_the_device_does_not_decode_fails_alone() -> None:
+    """VDPAU is in no build of PyAV: no codec has it."""
+    (item,) = items(DATA / "r0.mp4", "r0.mp4", ReadingOptions(hwaccel="vdpau"))
+    with pytest.raises(ItemError, match=r"--hwaccel vdpau does not decode it .*Leave it out"):
+        item.load()
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="a GPU is here")
+def test_an_encoder_of_a_gpu_that_is_not_here_is_known_before_the_run() -> None:
+    with pytest.raises(DeviceError, match="--codec h264_nvenc: encodes on a GPU, and none here"):
+        encoder(WritingOptions(codec="h264_nvenc"), suffix=".mp4")
 
 
 def test_damage_costs_frames_and_not_the_rest(tmp_path: Path) -> None:

@@ -105,6 +105,18 @@ def infer(
     max_pixels: Annotated[
         int, typer.Option(help="Largest picture that is read; a larger one is a failed item.")
     ] = _DEFAULT.reading.max_pixels,
+    hwaccel: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:N]", help="Decode videos on a GPU: cuda, cuda:1. Default: on the CPU."
+        ),
+    ] = _DEFAULT.reading.hwaccel,
+    keep_rotation: Annotated[
+        bool,
+        typer.Option(
+            "--keep-rotation", help="Leave turned videos as stored, and their turn to the player."
+        ),
+    ] = _DEFAULT.reading.keep_rotation,
     log_json: Annotated[
         Path | None,
         typer.Option(help="Write events as lines of JSON to this file; - is stderr."),
@@ -156,7 +168,7 @@ def infer(
         memory_bytes=parse_bytes(memory, flag="--memory"),
         feeders=feeders,
         writers=writers,
-        reading=ReadingOptions(max_pixels=max_pixels),
+        reading=ReadingOptions(max_pixels=max_pixels, hwaccel=hwaccel, keep_rotation=keep_rotation),
         writing=WritingOptions(
             format=cast(PictureFormat, format_),
             quality=quality,

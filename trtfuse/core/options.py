@@ -16,6 +16,10 @@ from trtfuse.core.specs import Precision, ShapeRange, TrtSettings
 
 FUSE_PARTS = ("pre", "post", "resize")
 
+Runtime = Literal["rtx"]
+PictureFormat = Literal["png", "jpeg", "webp"]
+OnError = Literal["keep", "skip", "fail"]
+Against = Literal["naive", "ort", "pytorch"]
 Sizes = tuple["int | str", ...]
 """Sizes of one input; a name stands for a size that stays open."""
 
@@ -146,9 +150,6 @@ class CalibrationOptions:
             raise UsageError(f"--budget {self.budget_min:g}: needs minutes above 0.")
 
 
-Runtime = Literal["rtx"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
     """`trtfuse build`.
@@ -198,16 +199,16 @@ class BuildOptions:
             raise UsageError("--compute-capability: is for --runtime rtx; TensorRT builds for one.")
 
 
-PictureFormat = Literal["png", "jpeg", "webp"]
-OnError = Literal["keep", "skip", "fail"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingOptions:
     """How sources are read."""
 
     max_pixels: int = 178_956_970
     """Of one picture. The default is 512 MiB of RGB, where Pillow speaks of a bomb."""
+    hwaccel: str | None = None
+    """Where videos are decoded, in FFmpeg's words: "cuda", "cuda:1"; None: on the CPU."""
+    keep_rotation: bool = False
+    """Give a turned video to the model as it is stored, and write the turn into the result."""
 
     def __post_init__(self) -> None:
         if self.max_pixels < 1:
@@ -338,9 +339,6 @@ class InferOptions:
             raise UsageError(f"--batch-timeout {self.batch_timeout_s}: needs seconds above 0.")
         if self.restarts < 0 or self.memory_bytes < 1:
             raise UsageError("--restarts and --memory need values that are not negative.")
-
-
-Against = Literal["naive", "ort", "pytorch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

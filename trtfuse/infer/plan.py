@@ -64,6 +64,11 @@ class Plan:
             "engine": ", ".join(sorted(engines)),
             **{f"--{name}": str(value) for name, value in to_json(options.writing).items()},
         }
+        if options.reading.keep_rotation:
+            identity["--keep-rotation"] = "True"
+        if options.reading.hwaccel is not None:
+            # Its frames have another layout, whose colours may round to a level beside.
+            identity["--hwaccel"] = options.reading.hwaccel
         return Run(identity=identity, engines=self.worker_engines, restart=options.restart)
 
 

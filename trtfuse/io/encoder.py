@@ -9,6 +9,7 @@ import av
 
 from trtfuse.core.errors import UnknownName, UsageError
 from trtfuse.core.options import WritingOptions
+from trtfuse.io.hardware import check_encoding
 
 # Constant rate factors at which a copy cannot be told from its source by eye, each on its
 # encoder's own scale. An encoder that is not here has none, or is lossless.
@@ -35,7 +36,10 @@ class Encoder:
 
 
 def encoder(writing: WritingOptions, *, suffix: str) -> Encoder:
-    """The encoder for a file of this suffix. Raises UsageError for what FFmpeg does not know."""
+    """The encoder for a file of this suffix.
+
+    Raises UsageError for what FFmpeg does not know, DeviceError for a GPU's where there is none.
+    """
     codec = writing.codec or ("libvpx-vp9" if suffix == ".webm" else "libx264")
     known = _codec(codec)
     options = dict(writing.encoder_args)
@@ -49,6 +53,7 @@ def encoder(writing: WritingOptions, *, suffix: str) -> Encoder:
             f"--codec {codec}: does not take {pixel_format}. Say --encoder-args "
             f"{_PIXELS}=…, with one of {', '.join(formats)}."
         )
+    check_encoding(codec, pixel_format)
     if writing.crf is not None and "crf" not in _option_names(codec):
         raise UsageError(
             f"--crf {writing.crf}: {codec} has no such scale. Say what it has with --encoder-args."

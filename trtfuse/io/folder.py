@@ -98,7 +98,7 @@ class FolderSource:
     def _inside(self, path: str, key: str) -> Iterator[Item]:
         whole = self._root / path
         if PurePosixPath(path).suffix.lower() in suffixes.VIDEOS:
-            yield from video.items(whole, key)
+            yield from video.items(whole, key, self._reading)
         elif animation.is_animated(whole, self._reading):
             yield from animation.items(whole, key, self._reading)
         else:

@@ -12,6 +12,7 @@ from pathlib import Path
 import av
 from av.container import InputContainer, OutputContainer
 from av.stream import Stream
+from av.video.stream import VideoStream
 
 from trtfuse.core.errors import ItemError
 from trtfuse.core.flow import Frame
@@ -74,6 +75,9 @@ def join(segments: Sequence[Segment], clip: VideoClip, path: Path) -> None:
         stream = target.add_stream_from_template(first.streams.video[0])
         stream.time_base = clip.tick
         stream.sample_aspect_ratio = clip.sample_aspect
+        if clip.turn:
+            assert isinstance(stream, VideoStream)
+            stream.set_display_rotation(clip.turn)
         copies = _copied(source, target)
         _describe(source, target)
         times = _times(clip.tick, starts, frames, closes=container in ("mp4", "mov"))

@@ -8,6 +8,7 @@ from trtfuse.core.errors import UsageError
 from trtfuse.core.options import ReadingOptions, WritingOptions
 from trtfuse.io.annotate import draw
 from trtfuse.io.folder import FolderSource
+from trtfuse.io.hardware import check_decoding
 from trtfuse.io.sink import FolderSink, Run
 
 
@@ -15,7 +16,13 @@ def open_source(
     path: Path,
     reading: ReadingOptions = ReadingOptions(),  # noqa: B008 - frozen
 ) -> FolderSource:
-    """The pictures at `path`, a folder or one file. Raises UsageError where there are none."""
+    """The pictures at `path`, a folder or one file.
+
+    Raises UsageError where there are none, DeviceError where videos are to be decoded on a device
+    that is not there.
+    """
+    if reading.hwaccel is not None:
+        check_decoding(reading.hwaccel)
     return FolderSource(path, reading)
 
 

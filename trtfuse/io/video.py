@@ -17,8 +17,10 @@ from av.video.stream import VideoStream
 
 from trtfuse.core.errors import ItemError
 from trtfuse.core.flow import Attached, Clip, Frame, Item, Picture
+from trtfuse.core.options import ReadingOptions
 from trtfuse.io.colours import Colours, colours_of
 from trtfuse.io.containers import url
+from trtfuse.io.hardware import decoding
 from trtfuse.io.keys import frame_key
 from trtfuse.io.timeline import Timeline
 
@@ -34,7 +36,9 @@ class VideoClip(Clip):
     rate: Fraction | None
     """Frames a second on average; for the encoder's rate control only."""
     sample_aspect: Fraction
-    """Width of a pixel by its height, upright."""
+    """Width of a pixel by its height."""
+    turn: int = 0
+    """Degrees, anticlockwise, by which a player turns it; 0: it is upright, or was made so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +59,33 @@ class _Promise:
     sha256: str = ""
 
 
-def items(path: Path, key: str) -> Iterator[Item]:
+def items(
+    path: Path,
+    key: str,
+    reading: ReadingOptions = ReadingOptions(),  # noqa: B008 - frozen
+) -> Iterator[Item]:
     """Its frames in the order of their times, numbered from 0 (`seq` too).
 
     A packet that cannot be decoded, and a frame that the decoder calls damaged, is an item that
     fails when loaded. A file without a video that can be read is one such item.
     """
     try:
-        with av.open(url(path)) as container:
-            yield from _items(container, path, key)
+        with av.open(url(path), hwaccel=decoding(reading.hwaccel)) as container:
+            yield from _items(container, path, key, keep_rotation=reading.keep_rotation)
     except ItemError as error:
         yield Item(seq=0, key=key, load=_failing(str(error)))
     except (av.FFmpegError, OSError) as error:
         yield Item(seq=0, key=key, load=_failing(f"cannot be opened: {error.strerror}."))
+    except RuntimeError as error:  # PyAV's for a codec that the device does not decode
+        if reading.hwaccel is None:
+            raise
+        why = f"--hwaccel {reading.hwaccel} does not decode it ({error}). Leave it out."
+        yield Item(seq=0, key=key, load=_failing(why))
 
 
-def _items(container: InputContainer, path: Path, key: str) -> Iterator[Item]:
+def _items(
+    container: InputContainer, path: Path, key: str, *, keep_rotation: bool
+) -> Iterator[Item]:
     if not container.streams.video:
         raise ItemError("holds no video.")
     clip: VideoClip | None = None
@@ -81,6 +96,8 @@ def _items(container: InputContainer, path: Path, key: str) -> Iterator[Item]:
         waiting.append(shown)
         if clip is None and shown.frame is not None:
             clip = _clip(container, path, key, shown.frame)
+            if keep_rotation:
+                clip = replace(clip, turn=shown.frame.rotation, sample_aspect=_aspect(container))
         while clip is not None and len(waiting) > 1:
             one = waiting.popleft()
             place = _place(clip, one, next(numbers), until=waiting[0].start)
@@ -156,7 +173,7 @@ def _step(stream: VideoStream) -> int:
 
 def _clip(container: InputContainer, path: Path, key: str, first: av.VideoFrame) -> VideoClip:
     stream = container.streams.video[0]
-    aspect = stream.sample_aspect_ratio or Fraction(1)
+    aspect = _aspect(container)
     return VideoClip(
         key=key,
         kind=VIDEO,
@@ -167,6 +184,11 @@ def _clip(container: InputContainer, path: Path, key: str, first: av.VideoFrame)
         rate=stream.average_rate,
         sample_aspect=1 / aspect if _quarter_turns(first) % 2 else aspect,
     )
+
+
+def _aspect(container: InputContainer) -> Fraction:
+    """Of the pixels as they are stored."""
+    return container.streams.video[0].sample_aspect_ratio or Fraction(1)
 
 
 def _place(clip: VideoClip, shown: Shown, index: int, *, until: int) -> Frame:
@@ -198,7 +220,8 @@ def _item(clip: VideoClip, shown: Shown, place: Frame) -> Item:
 
 def _loading(clip: VideoClip, frame: av.VideoFrame, sha256: str) -> Callable[[], Picture]:
     def load() -> Picture:
-        pixels = np.rot90(clip.colours.to_rgb(frame), _quarter_turns(frame))
+        turns = 0 if clip.turn else _quarter_turns(frame)
+        pixels = np.rot90(clip.colours.to_rgb(frame), turns)
         return Picture(np.ascontiguousarray(pixels), Attached(sha256=sha256))
 
     return load
