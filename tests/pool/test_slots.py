@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -93,3 +96,31 @@ def test_a_ring_larger_than_dev_shm_is_an_error_and_leaves_nothing() -> None:
     with pytest.raises(PoolError, match="--shm-size"), created(plan):
         pass
     assert set(Path("/dev/shm").glob("trtfuse-*")) <= before
+
+
+KILLED_IN_THE_MAKING = """
+import os, signal, sys
+from trtfuse.pool.slots import created
+from tests.pool.test_slots import layout
+
+def kill(event, arguments):
+    if event == "mmap.__new__" or event == "os.truncate":
+        mine = [n for n in os.listdir("/dev/shm") if n.startswith(f"trtfuse-{os.getpid()}-")]
+        print(*mine, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(kill)
+with created(layout()):
+    pass
+"""
+
+
+def test_a_process_killed_while_it_makes_its_memory_leaves_none() -> None:
+    """When it maps the file it has just made, before SharedMemory has told of it."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_IN_THE_MAKING], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    (name,) = done.stdout.split()
+    # `run` has read to the end of stderr, which the tracker holds too: it has done its work.
+    assert not Path("/dev/shm", name).exists()

@@ -19,9 +19,10 @@ import mmap
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
+from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
@@ -211,8 +212,15 @@ def created(layout: Layout) -> Iterator[Ring]:
     """
     name = f"trtfuse-{os.getpid()}-{secrets.token_hex(4)}"
     try:
+        # Before there is anything: SharedMemory tells the tracker after it has made the file, and
+        # has to start it first, which on a busy machine was time enough to be killed in.
+        resource_tracker.register(f"/{name}", "shared_memory")
         shared = SharedMemory(name=name, create=True, size=layout.total_bytes)
     except OSError as error:
+        with suppress(OSError):  # it may be what cannot be started
+            # SharedMemory may have done so already; known twice is known once.
+            resource_tracker.register(f"/{name}", "shared_memory")
+            resource_tracker.unregister(f"/{name}", "shared_memory")
         what = f"{_SHM}: no shared memory of {mib(layout.total_bytes)} can be made"
         raise PoolError(refused(what, error)) from error
     shared.close()
