@@ -32,6 +32,8 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "scaling": ("scaling_cpu.json", ("WORK", "--devices", "1,2", "--kind", "cpu")),
     "precision": ("precision.json", ()),
     "faces_int8": ("faces_int8.json", ()),
+    "recovery": ("recovery.json", ("--jobs", "8")),
+    "soak": ("soak.json", ("--pictures", "8000", "--videos", "4")),
     "export_matrix": ("export_matrix.json", ()),
 }
 
