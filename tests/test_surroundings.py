@@ -114,6 +114,13 @@ def test_a_reader_of_the_output_that_has_left_is_no_news(built: Path, pictures: 
     assert is_done(pictures)
 
 
+def test_a_reader_of_the_help_that_has_left_is_no_news() -> None:
+    words = [sys.executable, "-m", "trtfuse", "export", "--help"]
+    with without_reader() as stream:
+        done = subprocess.run(words, stdout=stream, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_errors_that_nobody_reads_change_no_exit_code(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "trtfuse", "verify", str(tmp_path)]
     with without_reader() as stream:

@@ -113,7 +113,10 @@ def main() -> None:
     # What Pillow warns of (odd EXIF, large pictures) is either an item's failure or harmless.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     signal.signal(signal.SIGTERM, _terminate)
-    app()
+    try:
+        app()
+    except OutputLost as error:  # outside of any command: in its help
+        sys.exit(error.code)
 
 
 def _terminate(*_: object) -> None:
