@@ -166,3 +166,22 @@ class NothingNet(nn.Module):
 def raising() -> nn.Module:
     """A factory that fails."""
     raise ValueError("no such size")
+
+
+class ManyNet(torch.nn.Module):
+    """Any number of inputs."""
+
+    def forward(self, *parts: torch.Tensor) -> torch.Tensor:
+        """The first, with the means of the others added."""
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part.mean(dim=1, keepdim=True)
+        return total
+
+
+class KeywordNet(torch.nn.Module):
+    """One that cannot be called with what a graph has."""
+
+    def forward(self, x: torch.Tensor, *, gain: torch.Tensor) -> torch.Tensor:
+        """`x`, louder."""
+        return x * gain

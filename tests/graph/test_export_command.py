@@ -170,3 +170,40 @@ def test_fusing_is_a_step_of_the_table(tmp_path: Path) -> None:
     assert describe(tmp_path / "out.onnx").inputs[0].dtype == "uint8"
     wrong = invoke(*words, "--fuse", "pre,postt")
     assert "Did you mean post" in str(wrong.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--opset", "5"), "--opset 5: --target any needs one from 7 to 25"),
+        (("--opset", "99"), "--opset 99: --target any needs one from 7 to 25"),
+        (("--opset", "20", "--target", "tensorrt8.6"), "needs one from 7 to 17"),
+        (("--constant", "x=1", "--constant", "x=2"), "--constant x=2: --constant x=1 is given too"),
+        (("--batch-axis", "x=1", "--batch-axis", "x=2"), "--batch-axis x=1 is given too"),
+    ],
+)
+def test_what_contradicts_itself_or_the_target_is_refused(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    save(conv_net(), tmp_path / "in.onnx")
+    result = invoke(tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", *words)
+    assert isinstance(result.exception, UsageError)
+    assert said in str(result.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+
+
+def test_an_operator_set_that_was_asked_for_is_reached_or_nothing_is_written(
+    tmp_path: Path,
+) -> None:
+    save(conv_net(opset=13), tmp_path / "in.onnx")
+    result = invoke(tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--opset", "12")
+    assert isinstance(result.exception, ExportFailed)
+    assert "opset 13 is newer than 12 and stays. Leave --opset out" in str(result.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+
+
+def test_the_result_is_called_as_an_onnx_file_is(tmp_path: Path) -> None:
+    save(conv_net(), tmp_path / "in.onnx")
+    result = invoke(tmp_path / "in.onnx", "-o", tmp_path / "out.txt")
+    assert isinstance(result.exception, UsageError)
+    assert "out.txt: needs a name that ends in .onnx" in str(result.exception)

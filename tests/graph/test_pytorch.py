@@ -208,3 +208,19 @@ def test_saving_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     first = (tmp_path / "net.onnx").read_bytes()
     save(load(tmp_path / "net.onnx"), tmp_path / "again.onnx")
     assert (tmp_path / "again.onnx").read_bytes() == first
+
+
+def test_inputs_of_a_starred_parameter_are_numbered(tmp_path: Path) -> None:
+    report = exported(tmp_path, "ManyNet", (3,), (5,))
+    assert [one.name for one in report.model.inputs] == ["parts_0", "parts_1"]
+    first, second = weights(2, 3), weights(2, 5)
+    answers = run(load(tmp_path / "net.onnx"), parts_0=first, parts_1=second)
+    want = first + second.mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(answers["output"], want, rtol=1e-5)
+    with pytest.raises(UsageError, match="forward takes no input; got 0 shapes"):
+        exported(tmp_path, "ManyNet")
+
+
+def test_a_parameter_that_needs_its_keyword_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="forward needs gain by keyword, which no graph can take"):
+        exported(tmp_path, "KeywordNet", (3,))

@@ -77,8 +77,7 @@ class ExportOptions:
     target: str = "any"
     """The runtime that has to read the graph; a name of `trtfuse.graph.target`."""
     opset: int | None = None
-    """Older graphs are raised to it where that can be proven; newer ones stay. None: the target's.
-    """
+    """None: the target's, to which older graphs are raised where that can be proven."""
     external_data_bytes: int = 2_000_000_000
     """Weights beyond this go to a file of their own. protobuf ends at 2 GiB, nodes included."""
     seed: int = 0

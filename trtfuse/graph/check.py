@@ -34,6 +34,10 @@ NOT_RUN = (
 )
 
 
+NO_RUN = "does not run"
+"""How a fault begins that is no wrong answer, but none."""
+
+
 class NotRunnable(Exception):
     """ONNX Runtime does not load the graph, or not run it on these inputs; its own words."""
 
@@ -160,6 +164,7 @@ def observe(run: Run, items: Items, batches: Iterable[int]) -> Observation:
     """
     outputs: dict[int, Arrays] = {}
     faults: list[str] = []
+    refused: dict[int, str] = {}
     for batch in (1,) if items.whole else batches:
         starts = range(0, items.count - batch + 1, batch)
         try:
@@ -167,7 +172,7 @@ def observe(run: Run, items: Items, batches: Iterable[int]) -> Observation:
         except NotLoaded as error:
             return Observation({}, (f"is not loaded: {error}",), loaded=False)
         except NotRunnable as error:
-            faults.append(f"does not run at batch {batch}: {error}")
+            refused[batch] = str(error)
             continue
         fault = _unusable(answers) or (None if items.whole else _without_rows(answers, batch))
         if fault:
@@ -177,6 +182,10 @@ def observe(run: Run, items: Items, batches: Iterable[int]) -> Observation:
             outputs[batch] = {
                 name: join([answer[name] for answer in answers]) for name in answers[0]
             }
+    if refused:
+        # One reason has as many wordings as there are batches.
+        sizes, reason = ", ".join(map(str, refused)), next(iter(refused.values()))
+        faults.insert(0, f"{NO_RUN} at batch {sizes}: {reason}")
     return Observation(outputs, tuple(dict.fromkeys(faults)))
 
 
@@ -278,6 +287,11 @@ def _without_rows(answers: Sequence[Arrays], batch: int) -> str | None:
     for name, array in ((name, array) for answer in answers for name, array in answer.items()):
         if array.shape[:1] == (batch,):
             continue
+        if not array.ndim:
+            return (
+                f"output {name!r} is one number for a whole batch, needs one for each item: its "
+                f"mean or sum goes over the first axis too, and should leave it out"
+            )
         place = array.shape.index(batch) if batch > 1 and batch in array.shape else 0
         there = f"; the batch may be its axis {place}" if place else ""
         return (

@@ -18,7 +18,7 @@ from trtfuse.core.options import ExportOptions
 from trtfuse.core.specs import BATCH, TensorSpec
 from trtfuse.graph import batch, check, probe
 from trtfuse.graph.card import check_card, check_input
-from trtfuse.graph.check import Observation, Proof, Reference
+from trtfuse.graph.check import NO_RUN, Observation, Proof, Reference
 from trtfuse.graph.model import signature
 from trtfuse.graph.probe import Items
 from trtfuse.graph.repair import Rewrite, nodes_with_fixed_batch, nodes_with_fixed_size
@@ -264,12 +264,17 @@ def _own_fault(options: ExportOptions, seen: Observation) -> str:
             f"{options.name}: the source itself {seen.faults[0].rstrip('.')}. A graph that ONNX "
             f"Runtime does not know cannot be proven, and is not exported."
         )
-    return (
-        f"{options.name}: the source itself fails on random inputs: {'; '.join(seen.faults)}. "
-        f"If its sizes are open, give ones that it takes with --shape; if an input is always the "
-        f"same number, say which with --constant NAME=VALUE; if a batch is not on axis 0, have it "
-        f"moved there with --batch-axis NAME=AXIS, or keep it with --static-batch."
+    ways = (
+        "If a batch is not on axis 0, have it moved there with --batch-axis NAME=AXIS, or keep it "
+        "with --static-batch."
     )
+    if any(one.startswith(NO_RUN) for one in seen.faults):
+        ways = (
+            f"If its sizes are open, give ones that it takes with --shape; if an input is always "
+            f"the same number, say which with --constant NAME=VALUE. {ways}"
+        )
+    faults = "; ".join(seen.faults).rstrip(".")
+    return f"{options.name}: the source itself fails on random inputs: {faults}. {ways}"
 
 
 def _refusal(

@@ -79,6 +79,7 @@ def export(
     cannot be proven; then no file is written.
     """
     aim = target.named(options.target)
+    version = target.version(options.target, options.opset)
     _require_writable(options)
     with _scratch(options.output) as scratch:
         progress(f"reading {options.name}")
@@ -89,10 +90,14 @@ def export(
                 require_fusable(source.card, options.fuse)
             first = with_dynamic_batch(source, options)
         chain = Chain.starting(first, options.tolerance)
-        version = options.opset or aim.opset
         if opset(chain.model) != version:
             progress(f"opset {version}")
             chain.improve(f"opset {version}", partial(convert, version=version))
+        if options.opset and opset(chain.model) != options.opset:
+            raise ExportFailed(
+                f"{options.output}: not written; {chain.notes[-1]}. Leave --opset out, or export "
+                f"from its training framework at {options.opset}."
+            )
         if options.simplify and has_foldable(chain.model):
             progress("folding BatchNormalization")
             chain.improve("fold BatchNormalization", partial(fold, scratch=scratch))
@@ -262,6 +267,10 @@ def _require_readable(chain: Chain, options: ExportOptions, aim: target.Target) 
 def _require_writable(options: ExportOptions) -> None:
     if options.output.is_dir():
         raise UsageError(f"-o {options.output}: is a folder, needs to be the name of a file.")
+    if options.output.suffix != ".onnx":
+        raise UsageError(
+            f"-o {options.output}: needs a name that ends in .onnx, by which it is read again."
+        )
     source = Path(options.name)
     if source.exists() and options.output.exists() and source.samefile(options.output):
         raise UsageError(f"-o {options.output}: is the source itself. Give another name with -o.")

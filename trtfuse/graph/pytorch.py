@@ -24,7 +24,7 @@ from trtfuse.graph.check import Run
 from trtfuse.graph.model import opset as opset_of
 from trtfuse.graph.model import signature
 from trtfuse.graph.probe import require_room
-from trtfuse.graph.target import named
+from trtfuse.graph.target import version
 from trtfuse.graph.wire import outline
 
 # Two: an exporter that reads the batch as a number then bakes a 2, which is told from sizes of 1.
@@ -93,7 +93,9 @@ def traced(options: ExportOptions, card: InputCard | None, scratch: Path) -> Ite
                 f"{options.name}: forward returns no tensor; there is nothing to export."
             )
         _require_distinct([one.name for one in inputs], outputs)
-        job = _Trace(_Flat(module).eval(), examples, inputs, outputs, _version(options))
+        job = _Trace(
+            _Flat(module).eval(), examples, inputs, outputs, version(options.target, options.opset)
+        )
         path, exporter = _exported(job, scratch)
         yield Traced(
             path=path,
@@ -156,10 +158,6 @@ class _Trace:
     opset: int
 
 
-def _version(options: ExportOptions) -> int:
-    return options.opset or named(options.target).opset
-
-
 def _inputs(
     options: ExportOptions, names: Sequence[str], card: InputCard | None
 ) -> tuple[_Input, ...]:
@@ -211,7 +209,7 @@ def _program(options: ExportOptions, scratch: Path) -> Traced:
         made = torch.onnx.export(
             program,
             dynamo=True,
-            opset_version=_version(options),
+            opset_version=version(options.target, options.opset),
             input_names=names,
             output_names=outputs,
             verbose=False,

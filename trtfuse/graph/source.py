@@ -18,7 +18,7 @@ from trtfuse.core.specs import TensorSpec
 from trtfuse.graph.check import Reference, Run
 from trtfuse.graph.doubles import in_float32, narrow
 from trtfuse.graph.model import get_card, set_dims, signature
-from trtfuse.graph.tidy import tidied
+from trtfuse.graph.tidy import open_empty_axes, require_distinct, tidied
 from trtfuse.graph.weights import gather
 from trtfuse.graph.wire import outline
 
@@ -58,6 +58,7 @@ def opened(options: ExportOptions, scratch: Path) -> Iterator[Source]:
 
     Raises `UsageError` (no such file or factory, a card that cannot be read) or `ExportFailed`.
     """
+    _require_once(options)
     card = _read_card(options.card) if isinstance(options.card, Path) else options.card
     if is_factory(options.model) or Path(options.name).suffix in (".pt", ".pt2", ".pth"):
         _refuse_onnx_options(options)
@@ -71,6 +72,8 @@ def opened(options: ExportOptions, scratch: Path) -> Iterator[Source]:
 def _from_onnx(options: ExportOptions, card: Card | None, scratch: Path) -> Source:
     path = Path(options.name)
     original = outline(path)
+    require_distinct(original, source=options.name)
+    opened_axes = open_empty_axes(original)
     _declare_shapes(original, options)
     gather(original, path.parent, scratch, source=options.name)
     takes = signature(original).inputs
@@ -87,7 +90,7 @@ def _from_onnx(options: ExportOptions, card: Card | None, scratch: Path) -> Sour
         traced_at=1,
         card=card or get_card(original, source=options.name),
         shapes=options.shapes,
-        notes=notes,
+        notes=(*opened_axes, *notes),
     )
 
 
@@ -145,6 +148,23 @@ def _refuse_onnx_options(options: ExportOptions) -> None:
             f"{options.name}: --constant and --batch-axis are for an .onnx. Wrap the module in one "
             f"that has such inputs as attributes, and permutes."
         )
+
+
+def _require_once(options: ExportOptions) -> None:
+    """Raise `UsageError` where a flag says two things of one name: the last would win unsaid."""
+    for flag, pairs in (
+        ("--constant", options.constants),
+        ("--batch-axis", options.batch_axes),
+        ("--arg", options.arguments),
+    ):
+        said: dict[str, object] = {}
+        for name, value in pairs:
+            if name in said:
+                raise UsageError(
+                    f"{flag} {name}={value}: {flag} {name}={said[name]} is given too. "
+                    f"Leave one out."
+                )
+            said[name] = value
 
 
 def _read_card(path: Path) -> Card:

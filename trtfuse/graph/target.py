@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from trtfuse.core.errors import UnknownName
+from trtfuse.core.errors import UnknownName, UsageError
 from trtfuse.core.specs import Array
 from trtfuse.graph.model import node_name
 from trtfuse.graph.weights import array
@@ -47,6 +47,9 @@ TARGETS = {
     )
 }
 
+# ONNX Runtime reads no older one by its own word, and the proof is done there.
+_OLDEST = 7
+
 # Marked "N" in the parser's own operators.md: strings, sequences, and integer arithmetic, which
 # TensorRT has as Q/DQ only.
 _NO_IMPORTER = frozenset(
@@ -67,6 +70,18 @@ def named(name: str) -> Target:
     if name not in TARGETS:
         raise UnknownName.among("--target", name, TARGETS)
     return TARGETS[name]
+
+
+def version(name: str, asked: int | None) -> int:
+    """The operator set to write for the target `name`: the one asked for with --opset, or its own.
+
+    Raises `UsageError` for one that it does not read.
+    """
+    aim = named(name)
+    newest = aim.newest if name != "any" else max(one.newest for one in TARGETS.values())
+    if asked is not None and not _OLDEST <= asked <= newest:
+        raise UsageError(f"--opset {asked}: --target {name} needs one from {_OLDEST} to {newest}.")
+    return asked or aim.opset
 
 
 def refusals(model: onnx.ModelProto, target: Target, folder: Path | None) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
@@ -35,6 +36,52 @@ def tidied(model: onnx.ModelProto, *, source: str) -> onnx.ModelProto:
         node.ClearField("doc_string")
     set_ir_version(new)
     return new
+
+
+def require_distinct(model: onnx.ModelProto, *, source: str) -> None:
+    """Raise `UsageError` where a name stands for two things, or an output for nothing.
+
+    ONNX Runtime takes an output that is listed twice, and answers it once.
+    """
+    graph = model.graph
+    filled = {tensor.name for tensor in graph.initializer}
+    filled |= {tensor.values.name for tensor in graph.sparse_initializer}
+    inputs = [value.name for value in graph.input]
+    made = [name for node in graph.node for name in node.output if name]
+    outputs = [value.name for value in graph.output]
+    for kind, names in (
+        ("inputs", inputs),
+        ("inputs and results of nodes", [*{*inputs, *filled}, *made]),
+        ("outputs", outputs),
+    ):
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise UsageError(
+                f"{source}: {', '.join(twice[:5])} stands twice among its {kind}; each needs a "
+                f"name of its own. Rename one, or leave it out."
+            )
+    if missing := [name for name in outputs if name not in {*inputs, *filled, *made}]:
+        raise UsageError(
+            f"{source}: no node makes its output {', '.join(missing[:5])}. Leave it out, or export "
+            f"the model again."
+        )
+
+
+def open_empty_axes(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Leave axes of inputs and outputs open that are declared as 0 or less, in place; a note each.
+
+    Older exporters wrote so what they did not know. Taken for a size, nothing could be fed.
+    """
+    notes = []
+    for kind, values in (("input", model.graph.input), ("output", model.graph.output)):
+        for value in values:
+            for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+                if dim.HasField("dim_value") and dim.dim_value <= 0:
+                    notes.append(
+                        f"{kind} {value.name!r} declares its axis {axis} as {dim.dim_value}, which "
+                        f"was taken for an open size"
+                    )
+                    dim.ClearField("dim_value")
+    return tuple(notes)
 
 
 def _require_evaluation(model: onnx.ModelProto, source: str) -> None:

@@ -63,11 +63,11 @@ def module(options: ExportOptions) -> tuple[torch.nn.Module, list[str]]:
 
 def input_names(made: torch.nn.Module, options: ExportOptions) -> list[str]:
     """Names of forward's first parameters, one a shape. Raises `UsageError` if too few or many."""
-    names, needed = _parameters(made)
     count = len(options.shapes)
+    names, needed = _parameters(made, count, options.name)
     if not needed <= count <= len(names) or not count:
         raise UsageError(
-            f"{options.name}: forward takes {', '.join(names[:needed]) or 'no named input'}; got "
+            f"{options.name}: forward takes {', '.join(names[:needed]) or 'no input'}; got "
             f"{count} shapes. Give one --shape an input, without the batch: --shape 3,256,256"
         )
     if unknown := [name for name in options.batch_inputs if name not in names[:count]]:
@@ -351,19 +351,29 @@ def _members(path: Path) -> list[str]:
         return archive.namelist()
 
 
-def _parameters(made: torch.nn.Module) -> tuple[list[str], int]:
-    """Names of forward's parameters, and how many of them have no default."""
+def _parameters(made: torch.nn.Module, count: int, source: str) -> tuple[list[str], int]:
+    """Names of forward's parameters, and how many of them have no default.
+
+    What is left of `count` goes to a `*parameter`, numbered. Raises `UsageError` for one that
+    needs its keyword, which an exporter does not pass.
+    """
     if isinstance(made, torch.jit.ScriptModule):
         method: Any = made.forward
         arguments = method.schema.arguments[1:]  # without self
         required = [one for one in arguments if not one.has_default_value()]
         return [one.name for one in arguments], len(required)
-    found = [
-        one
-        for one in inspect.signature(made.forward).parameters.values()
-        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]
-    return [one.name for one in found], sum(one.default is one.empty for one in found)
+    every = inspect.signature(made.forward).parameters.values()
+    if keyed := [p.name for p in every if p.kind is p.KEYWORD_ONLY and p.default is p.empty]:
+        raise UsageError(
+            f"{source}: forward needs {', '.join(keyed)} by keyword, which no graph can take. Give "
+            f"it a default, or wrap the module in one whose forward sets it."
+        )
+    found = [one for one in every if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    names = [one.name for one in found]
+    for one in every:
+        if one.kind is one.VAR_POSITIONAL:
+            names += [f"{one.name}_{n}" for n in range(max(1, count - len(found)))]
+    return names, sum(one.default is one.empty for one in found)
 
 
 def _narrowed(made: torch.nn.Module) -> torch.nn.Module:
