@@ -334,6 +334,32 @@ def test_a_folder_without_a_journal_is_a_usage_error(tmp_path: Path) -> None:
     assert "not a journal of this version" in command(tmp_path / "out").stderr
 
 
+def test_a_journal_that_ends_in_half_a_line_is_a_fault_that_the_next_run_mends(home: Path) -> None:
+    journal = home / "out/journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-9])
+    assert faults(home) == [
+        (
+            "journal.jsonl",
+            "ends in half a line: the run was cut off. Run trtfuse infer again, to go on.",
+        ),
+        ("e.png", "has a result, and the journal does not know it."),
+        ("e.png", "is there, and no item of the run has it."),
+        ("e.png", "is in the source, and has no result."),
+    ]
+    Once(home / "in", home / "out").run()
+    assert faults(home) == []
+
+
+@pytest.mark.parametrize("kept", [0, 12])
+def test_a_journal_without_a_whole_line_says_to_run_again(home: Path, kept: int) -> None:
+    journal = home / "out/journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[:kept])
+    with pytest.raises(UsageError, match=r"stopped before it had recorded anything\. Run"):
+        verify(home / "out")
+    Once(home / "in", home / "out").run()
+    assert faults(home) == []
+
+
 def test_the_journal_says_who_made_each_item_of_what_and_for_when(home: Path) -> None:
     _, *lines = (home / "out/journal.jsonl").read_text().splitlines()
     records = {record["key"]: record for record in map(json.loads, lines)}

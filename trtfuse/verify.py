@@ -67,14 +67,18 @@ def verify(output: Path, *, source: Path | None = None, reads_source: bool = Tru
     `source` is where it lies now; None: where it was. Raises UsageError where there is no journal,
     or no source and it is to be read.
     """
-    identity, records = journal.read(output)
-    root = source or Path(identity.get("source", ""))
+    left = journal.read(output)
+    records = left.records
+    root = source or Path(left.identity.get("source", ""))
     if reads_source and not root.exists():
         raise UsageError(
             f"{root}: the source is not there any more. Say where it is with --source, or leave "
             "it out with --no-source."
         )
     lines, faults = _results(output)
+    if left.cut:
+        what = "ends in half a line: the run was cut off. Run trtfuse infer again, to go on."
+        faults.append(Fault(names.JOURNAL, what))
     done = [records[key] for line in lines if (key := line["key"]) in records]
     if lines:
         faults += _order(lines, records)

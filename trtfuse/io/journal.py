@@ -78,6 +78,17 @@ class Record:
         return Known(entry=entry, shown=self.shown)
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a run has left in its journal."""
+
+    identity: Identity
+    records: dict[str, Record]
+    """By key; the last line of a key counts."""
+    cut: bool
+    """Whether it ends in half a line, as a run leaves it that was killed there."""
+
+
 class Journal:
     """The journal of one output folder, open for one run; to be closed.
 
@@ -141,7 +152,7 @@ class Journal:
         """By key; the last line of a key counts. What is behind the last whole line is cut off."""
         self._file.seek(0)
         text = self._file.read()
-        whole = text[: text.rfind("\n") + 1]
+        whole = _whole_lines(text)
         if whole != text:
             self._file.truncate(len(whole.encode()))
         if not whole:
@@ -166,11 +177,18 @@ class Journal:
         self._file.flush()
 
 
-def read(output: Path) -> tuple[Identity, dict[str, Record]]:
-    """What run the folder is of, and its records by key. Raises UsageError where it has none."""
+def read(output: Path) -> Left:
+    """What the run in the folder has left. Raises UsageError where nothing says what that is."""
     path = output / names.JOURNAL
     try:
-        return _parsed(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if not (whole := _whole_lines(text)):
+            raise UsageError(
+                f"{path}: its run was stopped before it had recorded anything. Run trtfuse infer "
+                "with this --output again."
+            )
+        identity, records = _parsed(whole)
+        return Left(identity, records, cut=whole != text)
     except FileNotFoundError as error:
         raise UsageError(
             f"{output}: holds no {names.JOURNAL}, so nothing says what a run wrote there. Give the "
@@ -178,6 +196,11 @@ def read(output: Path) -> tuple[Identity, dict[str, Record]]:
         ) from error
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UsageError(f"{path}: not a journal of this version ({error!r}).") from error
+
+
+def _whole_lines(text: str) -> str:
+    """Without what a run has begun to write behind its last whole line."""
+    return text[: text.rfind("\n") + 1]
 
 
 def _parsed(text: str) -> tuple[Identity, dict[str, Record]]:
