@@ -164,7 +164,7 @@ def test_an_output_without_a_batch_is_refused(tmp_path: Path) -> None:
     model = conv_net()
     model.graph.node.append(helper.make_node("ReduceSum", ["y"], ["total"], keepdims=0))
     model.graph.output.append(helper.make_tensor_value_info("total", 1, []))
-    with pytest.raises(ExportFailed, match=r"output 'total' has shape \(\)"):
+    with pytest.raises(ExportFailed, match="output 'total' is one number for a whole batch"):
         exported(tmp_path, model)
 
 
