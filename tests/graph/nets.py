@@ -185,3 +185,62 @@ class KeywordNet(torch.nn.Module):
     def forward(self, x: torch.Tensor, *, gain: torch.Tensor) -> torch.Tensor:
         """`x`, louder."""
         return x * gain
+
+
+class SpectrumNet(nn.Module):
+    """Complex inside; PyTorch's exporter reduces with an attribute of a later operator set."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = torch.fft.rfft(x).abs()
+        return y
+
+
+class RandomNet(nn.Module):
+    """Adds noise, in eval mode too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand_like(x)
+
+
+class CountingNet(nn.Module):
+    """Answers otherwise each time that it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls: torch.Tensor = self.calls + 1
+        return x + self.calls
+
+
+class BranchNet(nn.Module):
+    """An if on what it was given, which a trace goes through one way."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x[0, 0] > 0.5 else x * 3
+
+
+class HalfNet(nn.Module):
+    """Computes in float16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 8, 3).half()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.conv(x.half())
+        return y.float()
+
+
+class StubbornNet(nn.Module):
+    """Asks for float64, whatever its weights were made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(8, 8).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.line(x.double())
+        return y

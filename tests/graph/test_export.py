@@ -343,6 +343,7 @@ def test_a_graph_that_answers_otherwise_than_its_witness_is_refused(tmp_path: Pa
         witness=lambda: Reference(conv_net("batch")),
         takes=signature(conv_net("batch")).inputs,
         traced_at=2,
+        remedy="mend it",
         card=None,
     )
     with pytest.raises(ExportFailed, match="output 'y' differs by"):

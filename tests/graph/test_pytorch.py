@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,9 +87,61 @@ def test_two_inputs_and_a_tuple_are_named_after_the_signature(tmp_path: Path) ->
 
 
 def test_a_module_that_mixes_items_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ExportFailed, match=r"items of a batch change each other: ReduceMean"):
+    with pytest.raises(ExportFailed) as refused:
         exported(tmp_path, "MixingNet", (3, 8, 8))
+    assert "The source is right at batch 1 only: output 'output' differs" in str(refused.value)
+    assert "items of a batch change each other: ReduceMean" in str(refused.value)
+    assert "Look in forward for what goes over the first axis" in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("factory", ["RandomNet", "CountingNet"])
+def test_a_module_that_answers_otherwise_when_asked_again_is_told_so(
+    tmp_path: Path, factory: str, static: bool
+) -> None:
+    options = ExportOptions(
+        model=f"tests.graph.nets:{factory}",
+        output=tmp_path / "net.onnx",
+        shapes=((1, 8) if static else (8,),),
+        static_batch=static,
+    )
+    with pytest.raises(ExportFailed, match="answers otherwise when it is asked the same again"):
+        export(options, lambda _: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_if_that_a_trace_goes_through_one_way_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ExportFailed, match="an if that keeps what it was traced with") as refused:
+        exported(tmp_path, "BranchNet", (4,))
+    assert "training framework" not in str(refused.value)
+    assert "Exported with TorchScript; torch.export failed: " in str(refused.value)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_rounding_of_float16_can_be_allowed_for(tmp_path: Path) -> None:
+    options = ExportOptions(
+        model="tests.graph.nets:HalfNet", output=tmp_path / "net.onnx", shapes=((3, 8, 8),)
+    )
+    with pytest.raises(ExportFailed, match=r"computes in float16: --tolerance 0\.002 allows"):
+        export(options, lambda _: None)
+    export(replace(options, tolerance=0.002), lambda _: None)
+    assert (tmp_path / "net.onnx").exists()
+
+
+def test_what_an_exporter_leaves_of_a_later_operator_set_is_taken_out(tmp_path: Path) -> None:
+    exported(tmp_path, "SpectrumNet", (16,))
+    model, x = load(tmp_path / "net.onnx"), weights(3, 16)
+    assert opset(model) == 17
+    want = np.abs(np.fft.rfft(x))
+    np.testing.assert_allclose(run(model, x=x)["output"], want, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_were_narrowed_are_said_where_the_module_then_fails(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"Before, float64 was made float32: line\.weight"):
+        exported(tmp_path, "StubbornNet", (8,))
 
 
 def test_a_module_that_writes_into_its_input_spoils_no_proof(tmp_path: Path) -> None:
@@ -174,7 +227,7 @@ def test_a_type_that_is_none_is_refused(tmp_path: Path) -> None:
         shapes=((3, 8, 8),),
         dtypes=("float31",),
     )
-    with pytest.raises(UnknownName, match=r"type in --shape 'float31': not known\. Did"):
+    with pytest.raises(UnknownName, match=r"'float31': not known\. Did .* as in int64:77"):
         export(options, lambda _: None)
 
 

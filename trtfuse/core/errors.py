@@ -30,6 +30,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# Names in one message; of more, the nearest. The layers of a model may be thousands.
+_MOST_NAMED = 20
+
 
 class TrtfuseError(Exception):
     """Root of the tree; `exit_code` is what the command line returns for it.
@@ -61,6 +64,12 @@ class UnknownName(UsageError):
             return cls(f"{what} {name!r}: not known, and none exist.")
         close = difflib.get_close_matches(name, names)
         question = f" Did you mean {' or '.join(close)}?" if close else ""
+        if len(names) > _MOST_NAMED:
+            nearest = difflib.get_close_matches(name, names, n=5, cutoff=0.3) or names[:5]
+            return cls(
+                f"{what} {name!r}: not known.{question} Nearest of {len(names)}: "
+                f"{', '.join(nearest)}."
+            )
         return cls(f"{what} {name!r}: not known.{question} Known: {', '.join(names)}.")
 
 

@@ -18,7 +18,7 @@ from trtfuse.core.options import ExportOptions
 from trtfuse.core.specs import BATCH, TensorSpec
 from trtfuse.graph import batch, check, probe
 from trtfuse.graph.card import check_card, check_input
-from trtfuse.graph.check import NO_RUN, Observation, Proof, Reference
+from trtfuse.graph.check import NO_RUN, Observation, Proof, Reference, Run
 from trtfuse.graph.model import signature
 from trtfuse.graph.probe import Items
 from trtfuse.graph.repair import Rewrite, nodes_with_fixed_batch, nodes_with_fixed_size
@@ -26,6 +26,9 @@ from trtfuse.graph.source import BATCHES, Source
 
 # Nodes in one message.
 _MOST_NAMED = 8
+
+# Two steps of float16's 11 bits: one library rounds after each operation, the other does not.
+_FLOAT16 = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +108,9 @@ def _opened(source: Source, options: ExportOptions, planned: batch.Inputs) -> Op
         for model in (opened.model, source.model)
     )
     shared = [one.name for one in planned if one.shape[:1] != (BATCH,)]
+    _require_steady(source.witness(), witness.items, witness.seen, options)
     raise ExportFailed(
-        _refusal(options, opened, left or own, shared, resized=witness.sizes != sizes)
+        _refusal(source, options, opened, left or own, shared, resized=witness.sizes != sizes)
     )
 
 
@@ -220,6 +224,7 @@ def _as_it_is(source: Source, options: ExportOptions, declared: batch.Inputs) ->
     seen = check.observe(Reference(model, source.folder), items, (1,))
     proof = check.agreement(truth, seen)
     if not proof.holds(options.tolerance):
+        _require_steady(source.witness(), items, truth, options)
         raise ExportFailed(
             f"{options.name}: answers otherwise than its source, {options.output} was not "
             f"written. {proof.against(options.tolerance)}."
@@ -258,6 +263,18 @@ def _require_free_size(model: onnx.ModelProto, options: ExportOptions) -> None:
         )
 
 
+def _require_steady(run: Run, items: Items, before: Observation, options: ExportOptions) -> None:
+    """Raise `ExportFailed` if the source answers otherwise when it is asked again."""
+    again = check.agreement(before, check.observe(run, items, before.outputs))
+    if not again.holds(options.tolerance):
+        raise ExportFailed(
+            f"{options.name}: the source itself answers otherwise when it is asked the same again, "
+            f"so nothing can be proven of it; {options.output} was not written. "
+            f"{again.against(options.tolerance)}. Leave out of it what is random, or kept from "
+            f"one call to the next."
+        )
+
+
 def _own_fault(options: ExportOptions, seen: Observation) -> str:
     if not seen.loaded:
         return (
@@ -278,6 +295,7 @@ def _own_fault(options: ExportOptions, seen: Observation) -> str:
 
 
 def _refusal(
+    source: Source,
     options: ExportOptions,
     opened: Opened,
     suspects: Sequence[str],
@@ -285,10 +303,16 @@ def _refusal(
     *,
     resized: bool,
 ) -> str:
+    if _computes_in_float16(opened.model) and opened.proof.holds(_FLOAT16):
+        return (
+            f"{options.name}: {opened.proof.against(options.tolerance)}; {options.output} was not "
+            f"written. It computes in float16: --tolerance {_FLOAT16} allows for its rounding."
+        )
     parts = [
         f"{options.name}: its batch {'and size ' if resized else ''}cannot be made dynamic, "
         f"{options.output} was not written. {opened.proof.against(options.tolerance)}."
     ]
+    parts += [f"{note[:1].upper()}{note[1:]}." for note in (*opened.notes, *source.notes)]
     if suspects:
         more = f" and {len(suspects) - _MOST_NAMED} more" if len(suspects) > _MOST_NAMED else ""
         named = ", ".join(suspects[:_MOST_NAMED])
@@ -297,12 +321,14 @@ def _refusal(
         parts.append(f"The first node where the items of a batch change each other: {mixing}.")
     if shared:
         parts.append(f"Inputs that were taken for one all items share: {', '.join(shared)}.")
-    own_size = "Give the graph's own size in the card, or export" if resized else "Export"
-    parts.append(
-        f"{own_size} it from its training framework with a dynamic first axis, or keep the batch "
-        f"as it is with --static-batch."
-    )
+    own_size = "give the graph's own size in the card, or " if resized else ""
+    ways = f"{own_size}{source.remedy}, or keep the batch as it is with --static-batch."
+    parts.append(f"{ways[:1].upper()}{ways[1:]}")
     return " ".join(parts)
+
+
+def _computes_in_float16(model: onnx.ModelProto) -> bool:
+    return any(one.data_type == onnx.TensorProto.FLOAT16 for one in model.graph.initializer)
 
 
 def _text(tensor: TensorSpec) -> str:

@@ -7,9 +7,11 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -85,7 +87,7 @@ def traced(options: ExportOptions, card: InputCard | None, scratch: Path) -> Ite
     inputs = _inputs(options, torchfiles.input_names(module, options), card)
     examples = tuple(_example(one, options.seed + n) for n, one in enumerate(inputs))
     with _evaluating(module):
-        found = list(_named_outputs(_answered(module, examples, inputs, options)))
+        found = list(_named_outputs(_answered(module, examples, inputs, options, notes)))
         notes += [f"output {name!r} is None and was dropped" for name, t in found if t is None]
         outputs = [name for name, tensor in found if tensor is not None]
         if not outputs:
@@ -111,6 +113,7 @@ def _answered(
     examples: Sequence[torch.Tensor],
     inputs: Sequence[_Input],
     options: ExportOptions,
+    notes: Sequence[str],
 ) -> Any:
     """What the module says to the examples. Raises `UsageError` where it does not take them."""
     try:
@@ -120,6 +123,7 @@ def _answered(
         given = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in inputs)
         raise UsageError(
             f"{options.name}: the module itself fails on random {given}: {_short(error)}. "
+            f"{''.join(f'Before, {note}. ' for note in notes)}"
             f"Is that what --shape should say, and --batch-input?"
         ) from error
 
@@ -179,7 +183,8 @@ def _inputs(
 
 def _example(one: _Input, seed: int) -> torch.Tensor:
     if one.dtype not in _DTYPES:
-        raise UnknownName.among("type in --shape", one.dtype, _DTYPES)
+        known = UnknownName.among("type in --shape", one.dtype, _DTYPES)
+        raise UnknownName(f"{known} Write TYPE:SIZES, as in int64:77; one --shape an input.")
     require_room(one.taken, one.shape)
     dtype: torch.dtype = getattr(torch, one.dtype)
     generator = torch.Generator().manual_seed(seed)
@@ -356,16 +361,19 @@ def _with_torchscript(job: _Trace, path: Path) -> None:
 def _short(error: BaseException) -> str:
     """The words of an error of PyTorch in one line, without its colours and its manual."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    return " ".join(plain.split())[:300].rstrip(".")
+    return shorten(plain, 300, placeholder=" …").rstrip(".")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporters' warnings: what they warn of is checked on the graph they make."""
+    """Without the exporters' warnings: what they warn of is checked on the graph they make.
+
+    torch.export prints, too, the graph that it was at when it gave up.
+    """
     level = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -39,6 +39,8 @@ class Source:
     """The shapes that the witness takes; not always those that the graph declares."""
     traced_at: int
     """The batch that constants of the graph may hold though its inputs are open."""
+    remedy: str
+    """What to do at home where its batch cannot be made dynamic; goes on with ", or"."""
     card: Card | None
     shapes: tuple[Sizes, ...] = ()
     """Sizes for open axes, one an input without the batch; empty: ours to choose."""
@@ -88,6 +90,7 @@ def _from_onnx(options: ExportOptions, card: Card | None, scratch: Path) -> Sour
         witness=lambda: in_float32(Reference(original, scratch), takes),
         takes=takes,
         traced_at=1,
+        remedy="export it from its training framework with a dynamic first axis",
         card=card or get_card(original, source=options.name),
         shapes=options.shapes,
         notes=(*opened_axes, *notes),
@@ -129,6 +132,11 @@ def _from_pytorch(options: ExportOptions, card: Card | None, scratch: Path) -> I
             witness=lambda: in_float32(trace.run, trace.inputs),
             takes=trace.inputs,
             traced_at=TRACED_BATCH,
+            remedy=(
+                "look in forward for what goes over the first axis (a mean over all axes, a layer "
+                "without batch_first=True) and for a loop, an int() or an if that keeps what it "
+                "was traced with"
+            ),
             card=card,
             shapes=trace.shapes,
             notes=(*trace.notes, *notes),

@@ -30,6 +30,8 @@ def tidied(model: onnx.ModelProto, *, source: str) -> onnx.ModelProto:
     _require_evaluation(new, source)
     _drop_dropout(graph)
     set_nodes(new, _sorted(graph, source))
+    if opset(new) < 18:
+        _drop_later_attribute(graph)
     for node in graph.node:
         # torch writes stack traces here, with the paths of the machine it ran on.
         node.ClearField("metadata_props")
@@ -146,6 +148,18 @@ def _drop_dropout(graph: onnx.GraphProto) -> None:
     for node in graph.node:
         for index, name in enumerate(node.input):
             node.input[index] = passed.get(name, name)
+
+
+def _drop_later_attribute(graph: onnx.GraphProto) -> None:
+    """Take from reductions what came with opset 18, where it says what went without saying.
+
+    torch.onnx leaves it when it goes down to 17 (seen with torch 2.13), and no runtime loads it.
+    """
+    for node in graph.node:
+        if node.op_type.startswith("Reduce") and node.op_type != "ReduceSum":
+            for index, one in reversed(list(enumerate(node.attribute))):
+                if one.name == "noop_with_empty_axes" and not one.i:
+                    del node.attribute[index]
 
 
 def _sorted(graph: onnx.GraphProto, source: str) -> list[onnx.NodeProto]:
