@@ -189,7 +189,7 @@ def test_random_arrays_are_refused_and_real_ones_calibrate_without_a_card(work: 
     with pytest.raises(CardError, match="has no card"):
         build(options(work), quiet)
     np.save(work / "noise.npy", np.concatenate([noise(n, size=16) for n in range(40)]))
-    with pytest.raises(CalibrationError, match="40 of 40 inputs are random noise"):
+    with pytest.raises(CalibrationError, match="40 of 40 inputs looked at are random noise"):
         build(options(work, data=work / "noise.npy"), quiet)
     np.save(work / "real.npy", np.concatenate([smooth(n, size=16) for n in range(40)]))
     report = build(options(work, data=work / "real.npy"), quiet)

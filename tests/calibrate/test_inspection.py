@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import distribution
 from typing import Any
 
@@ -9,6 +10,7 @@ from PIL import Image
 
 from tests.calibrate.examples import Floats, example, examples, noise, smooth
 from trtfuse.calibrate.inspection import inspect, is_noise
+from trtfuse.calibrate.recipe import Example
 from trtfuse.core.card import InputCard
 from trtfuse.core.errors import CalibrationError
 
@@ -98,9 +100,34 @@ def test_channels_are_found_in_either_layout() -> None:
 
 
 def test_random_data_is_refused_and_one_test_pattern_is_not() -> None:
-    with pytest.raises(CalibrationError, match="4 of 4 inputs are random noise"):
+    with pytest.raises(CalibrationError, match="4 of 4 inputs looked at are random noise"):
         inspect(examples([noise(n) for n in range(4)]), card(), quiet)
     inspect(examples([smooth(0), smooth(1), noise(0)]), card(), quiet)
+
+
+def test_noise_is_found_in_either_layout() -> None:
+    last = [np.ascontiguousarray(noise(n).transpose(0, 2, 3, 1)) for n in range(4)]
+    with pytest.raises(CalibrationError, match="random noise"):
+        inspect(examples(last), card(layout="NHWC"), quiet)
+    assert not is_noise(smooth(0).transpose(0, 2, 3, 1), layout="NHWC")
+
+
+def test_noise_that_was_made_larger_for_the_model_is_seen_as_it_is_stored() -> None:
+    def stored(n: int) -> Example:
+        small = np.random.default_rng(n).integers(0, 256, (64, 64, 3), np.uint8)
+        large = np.asarray(Image.fromarray(small).resize((224, 224)), np.float32) / 255
+        array = np.ascontiguousarray(large.transpose(2, 0, 1)[None])
+        assert not is_noise(array)
+        return replace(example(str(n), array), pixels=lambda: small)
+
+    with pytest.raises(CalibrationError, match="4 of 4 inputs looked at are random noise"):
+        inspect([stored(n) for n in range(4)], card(size=(224, 224)), quiet)
+
+
+def test_a_large_picture_is_judged_by_its_middle() -> None:
+    pixels = np.zeros((3, 600, 600), np.float32)
+    pixels[:, 172:428, 172:428] = np.random.default_rng(0).random((3, 256, 256))
+    assert is_noise(pixels)
 
 
 def test_normal_noise_is_noise_too() -> None:

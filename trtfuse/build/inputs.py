@@ -83,7 +83,12 @@ def _pictures(root: Path, model: ModelSpec, profile: Mapping[str, Any]) -> Itera
                 _encoded, encoder, item, tensor.name, np.dtype(tensor.dtype), profile[tensor.name]
             )
             sha256 = files.sha256(folder / path_of(item.key))
-            yield Example(key=item.key, sha256=sha256, load=load)
+            pixels = partial(_pixels, item)
+            yield Example(key=item.key, sha256=sha256, load=load, pixels=pixels)
+
+
+def _pixels(item: Item) -> Array:
+    return item.load().pixels
 
 
 def _encoded(

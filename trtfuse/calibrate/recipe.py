@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from trtfuse.core.errors import CalibrationError, UsageError
-from trtfuse.core.specs import Arrays
+from trtfuse.core.specs import Array, Arrays
 
 Order = Literal["shuffled", "listed"]
 
@@ -28,6 +28,9 @@ class Example:
     sha256: str
     """Of what it is loaded from, which may be hashed without loading it."""
     load: Callable[[], Arrays]
+    pixels: Callable[[], Array] | None = None
+    """The picture as it is stored, height x width x channels, before the card gives it another
+    size; None where there is none. Raises ItemError as `load` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
