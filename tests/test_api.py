@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import trtfuse
 from tests.models import brighter
@@ -96,3 +99,30 @@ def test_a_pool_goes_on_after_a_caller_that_stopped_and_a_batch_it_refused(engin
         with pytest.raises(ShapeMismatch, match="needs float32"):
             list(pool.map([{"x": pictures(5, 1)}]))
         assert [y["y"].max() for y in pool.map([{"x": pictures(2, 8)}])] == [4]
+
+
+@pytest.mark.parametrize("call", ["build", "infer", "Pool"])
+def test_a_program_without_a_guard_is_told_so_and_does_not_wait_for_itself(
+    engine: Path, tmp_path: Path, call: str
+) -> None:
+    """A child that imports it would take the folder of the build that its parent holds."""
+    (tmp_path / "in").mkdir()
+    Image.new("RGB", (8, 6)).save(tmp_path / "in/a.png")
+    model = engine.parents[2] / "half.onnx"
+    calls = {
+        "build": f"build(trtfuse.BuildOptions(model={str(model)!r}, devices='cpu', sizes=SIZES))",
+        "infer": f"infer(trtfuse.InferOptions(source='in', engines={str(engine.parents[1])!r}))",
+        "Pool": f"Pool({str(engine)!r}, devices='cpu').__enter__()",
+    }
+    script = tmp_path / "program.py"
+    script.write_text(f"import trtfuse\nSIZES = ((4, 4), (6, 6), (8, 8))\ntrtfuse.{calls[call]}\n")
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert 'Put what the file does below `if __name__ == "__main__":`' in done.stderr

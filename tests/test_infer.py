@@ -9,8 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import cv2
@@ -332,6 +333,42 @@ def test_a_signal_ends_the_run_and_leaves_nothing_behind(
     assert [path for path in output.iterdir() if path.name.startswith(".")] == []
     for line in (output / "results.jsonl.part").read_text().splitlines():
         assert (output / json.loads(line)["output"]).exists()
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.02, 0.2])
+def test_a_second_interrupt_ends_it_too_and_leaves_nothing_behind(
+    started: subprocess.Popen[str], tmp_path: Path, pause_s: float
+) -> None:
+    """K01: two in a second, to the whole group as a terminal sends them."""
+    children = psutil.Process(started.pid).children(recursive=True)
+    os.killpg(started.pid, signal.SIGINT)
+    time.sleep(pause_s)
+    with suppress(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGINT)
+    _, errors = started.communicate(timeout=30)
+    assert (started.returncode, "Traceback" in errors) == (130, False), errors
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
+    assert list(Path("/dev/shm").glob(f"trtfuse-{started.pid}-*")) == []
+    for line in (tmp_path / "in-out" / "results.jsonl.part").read_text().splitlines():
+        assert (tmp_path / "in-out" / json.loads(line)["output"]).exists()
+
+
+def test_forty_sizes_in_turn_leave_memory_as_it_was(built: Path, tmp_path: Path) -> None:
+    """R05: an arena that keeps something for every new shape grows until the night ends."""
+    dice = random.Random(1)
+    sizes = [(dice.randint(8, 48), dice.randint(8, 48)) for _ in range(40)]
+    firsts = [save(tmp_path / f"first/{n}.png", n, size) for n, size in enumerate(sizes)]
+    (tmp_path / "in").mkdir()
+    for n in range(2000):
+        os.link(firsts[n % 40], tmp_path / "in" / f"{n:04d}.png")
+    observing = ObservingOptions(every_s=0.05)
+    report = run(built, tmp_path / "in", tmp_path / "out", workers=1, observing=observing)
+    assert (report.items, report.failures) == (2000, ())
+    for line in report.samples.of("memory"):
+        values = [value for value in line.values if value is not None]
+        assert len(values) > 10, line.column.name
+        assert max(values) < values[len(values) // 5] + 50 * 2**20, line.column.name
 
 
 def written(output: Path) -> set[str]:

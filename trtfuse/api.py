@@ -61,7 +61,9 @@ def export(options: ExportOptions, progress: Callable[[str], None] = _quiet) -> 
     True
     """
     from trtfuse.graph.export import export as run
+    from trtfuse.pool.spawn import require_guard
 
+    require_guard()
     return run(options, progress, isolate=isolated(options))
 
 
@@ -90,7 +92,9 @@ def build(options: BuildOptions, progress: Callable[[str], None] = _quiet) -> Bu
     [('engines/net', True)]
     """
     from trtfuse.build.build import build as run
+    from trtfuse.pool.spawn import require_guard
 
+    require_guard()
     return run(options, progress)
 
 
@@ -196,7 +200,9 @@ class Pool:
         """Start the workers. Raises StartFailed, or PoolError where memory is short."""
         from trtfuse.pool import pool
         from trtfuse.pool.slots import created, for_engine
+        from trtfuse.pool.spawn import require_guard
 
+        require_guard()
         places = self._fleet.places
         layout = for_engine(
             self.manifest,
@@ -253,7 +259,9 @@ def infer(options: InferOptions, watch: Callable[[Progress], None] = _quiet) -> 
     (1, (), ['grey.png.npz', 'journal.jsonl', 'results.jsonl', 'run.json'])
     """
     from trtfuse.infer import infer as run
+    from trtfuse.pool.spawn import require_guard
 
+    require_guard()
     return run(options, watch=watch)
 
 

@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
 
-from trtfuse.core.errors import ChildDied, StartFailed, TrtfuseError
+from trtfuse.core.errors import ChildDied, StartFailed, TrtfuseError, UsageError
 from trtfuse.core.flow import Failure
 from trtfuse.pool.messages import Logged, Returned, Told
 from trtfuse.pool.refusals import refused
@@ -65,6 +65,20 @@ class Child:
             self.process.join()
         self.lifeline.close()
         self.process.close()
+
+
+def require_guard() -> None:
+    """Raise UsageError in a child that is still importing the program's main file.
+
+    That file then does again what its parent is at: it would wait for what the parent holds (the
+    folder of a build), for ever, before Python came to say that no process can be started yet.
+    """
+    # CPython's own mark of it, which multiprocessing itself looks at before it starts a process.
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UsageError(
+            "trtfuse was called while a child process imported the program's main file. Put what "
+            'the file does below `if __name__ == "__main__":`, so that only the program does it.'
+        )
 
 
 def start(target: Callable[..., None], *args: Any, name: str) -> Child:
