@@ -25,7 +25,7 @@ from trtfuse.core.flow import (
     Timing,
 )
 from trtfuse.core.report import Bound, Tally, Verdict
-from trtfuse.core.specs import Array, Arrays
+from trtfuse.core.specs import Array, Arrays, Precision
 from trtfuse.observe.verdict import Load, judge
 from trtfuse.pool.pool import Pool, Seat
 from trtfuse.pool.slots import Largest, created, lay_out
@@ -125,6 +125,7 @@ def verdict(
             cores=2,
             batch=batch,
             on_gpu=False,
+            precision=Precision.FP32,
         )
     )
 

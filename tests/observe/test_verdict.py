@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from trtfuse.core.specs import Precision
 from trtfuse.observe.verdict import Load, judge
 
 EASY = Load(
@@ -18,6 +19,7 @@ EASY = Load(
     cores=2,
     batch=4,
     on_gpu=True,
+    precision=Precision.FP16,
 )
 
 
@@ -72,3 +74,19 @@ def test_where_nothing_is_busy_nothing_is_blamed() -> None:
     # A run of no items at all.
     assert judge(replace(EASY, seconds=0.0)).bound is None
     assert judge(replace(EASY, stages={}, busy_s=(0.0,))).bound is None
+
+
+@pytest.mark.parametrize(
+    ("precision", "on_gpu", "advice"),
+    [
+        (Precision.FP32, True, "another GPU would help; so would an engine of --precision fp16 or"),
+        (Precision.BF16, True, "another GPU would help; so would an engine of --precision int8."),
+        (Precision.INT8, True, "another GPU would help."),
+        (Precision.FP32, False, "cores, would help; so may an engine of --precision int8."),
+        (Precision.INT8, False, "a GPU, or more cores, would help."),
+    ],
+)
+def test_a_smaller_precision_is_advised_where_there_is_one(
+    precision: Precision, on_gpu: bool, advice: str
+) -> None:
+    assert advice in judge(load(busy_s=(9.0,), precision=precision, on_gpu=on_gpu)).text

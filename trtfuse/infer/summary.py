@@ -88,6 +88,7 @@ def _load(plan: Plan, tally: Tally) -> Load:
         cores=usable_cores(),
         batch=plan.layout.batch,
         on_gpu=any(seat.device.startswith("cuda") for seat in plan.seats),
+        precision=plan.engines[0].manifest.request.precision,
     )
 
 

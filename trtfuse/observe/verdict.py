@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtfuse.core.report import Bound, Verdict
+from trtfuse.core.specs import Precision
 
 # What the others wait for is busy nearly all the time. Where nothing is busy even half of it, a run
 # is short, or items go one by one: naming the largest share would be a guess.
@@ -30,6 +31,8 @@ class Load:
     cores: int
     batch: int
     on_gpu: bool
+    precision: Precision
+    """Of its engines."""
 
     def taken(self, *stages: str) -> float:
         """Seconds of these stages."""
@@ -110,7 +113,17 @@ def _help(bound: Bound, load: Load) -> str:
             )
         case "compute":
             device = "another GPU" if load.on_gpu else "a GPU, or more cores,"
-            return f"{device} would help; so would an engine of smaller --precision."
+            return f"{device} would help{_smaller(load)}."
+
+
+def _smaller(load: Load) -> str:
+    """A smaller precision, where there is one that this kind of device computes in."""
+    if load.precision is Precision.INT8:
+        return ""
+    if not load.on_gpu:  # ONNX Runtime emulates the 16 bits of a float there
+        return "; so may an engine of --precision int8"
+    others = "fp16 or int8" if load.precision is Precision.FP32 else "int8"
+    return f"; so would an engine of --precision {others}"
 
 
 def _decoding(load: Load) -> str:
