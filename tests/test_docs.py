@@ -17,6 +17,7 @@ from tests.io.films import film, greys
 from tests.models import centerface, photo
 from tests.pages import ROOT, Reader, blocks, blurred, numbers
 from trtfuse.cli.main import app
+from trtfuse.cli.panels import PANELS
 
 main: Any = typer.main.get_command(app)
 
@@ -100,6 +101,18 @@ def test_a_commands_options_are_those_of_its_page(words: tuple[str, ...]) -> Non
     for word in words:
         command = command.commands[word]
     assert shown == dict(map(row, options(command)))
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_the_groups_of_a_help_name_options_that_are_there_once_each(name: str) -> None:
+    command = main.commands[name]
+    command = command.commands["run"] if name == "bench" else command
+    grouped = " ".join(PANELS[name].values()).split()
+    assert len(set(grouped)) == len(grouped)
+    shown = {one.name: one.rich_help_panel for one in command.params}
+    assert {n: shown[n] for n in grouped} == {
+        n: title for title, names in PANELS[name].items() for n in names.split()
+    }
 
 
 def options(command: Any) -> list[Any]:

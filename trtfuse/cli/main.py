@@ -20,6 +20,7 @@ from trtfuse.cli.doctor import doctor
 from trtfuse.cli.export import export
 from trtfuse.cli.infer import infer
 from trtfuse.cli.inspect import inspect
+from trtfuse.cli.panels import Paneled
 from trtfuse.cli.streams import CLOSED, OutputLost, prepare
 from trtfuse.cli.verify import verify
 from trtfuse.core.errors import TrtfuseError
@@ -76,7 +77,7 @@ def guarded(command: Callable[..., Any], name: str | None = None) -> Callable[..
 
 
 for _command in (export, build, infer, inspect, verify, doctor):
-    app.command(epilog=EXIT_CODES)(guarded(_command))
+    app.command(cls=Paneled, epilog=EXIT_CODES)(guarded(_command))
 
 _bench = typer.Typer(
     cls=ModelFirst,
@@ -84,7 +85,7 @@ _bench = typer.Typer(
     epilog=EXIT_CODES,
     no_args_is_help=True,
 )
-_bench.command("run", epilog=EXIT_CODES)(guarded(bench))
+_bench.command("run", cls=Paneled, epilog=EXIT_CODES)(guarded(bench))
 _bench.command("compare", epilog=EXIT_CODES)(guarded(compare, "bench compare"))
 app.add_typer(_bench, name="bench")
 
