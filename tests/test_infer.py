@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -325,6 +326,10 @@ def test_a_signal_ends_the_run_and_leaves_nothing_behind(
     (os.killpg if whom == "group" else os.kill)(started.pid, number)
     _, errors = started.communicate(timeout=30)
     assert started.returncode == code, errors
+    if number == signal.SIGINT:
+        said = re.search(r"(\d+) of 20000 items are done, the same command goes on from", errors)
+        assert said, errors
+        assert 0 < int(said[1]) < 20_000
     assert "Traceback" not in errors
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []

@@ -19,6 +19,7 @@ from trtfuse.core.options import (
     ReadingOptions,
     WritingOptions,
 )
+from trtfuse.core.report import Progress
 from trtfuse.core.units import parse_bytes, parse_pairs
 
 _DEFAULT = InferOptions(source=Path())
@@ -191,14 +192,20 @@ def infer(
         batch_timeout_s=batch_timeout,
         restarts=restarts,
     )
-    from trtfuse.cli.progress import last_line, show_report, watching
+    from trtfuse.cli.progress import far, last_line, show_report, watching
     from trtfuse.infer import infer as run
+
+    heard: list[Progress] = []
+
+    def hear(progress: Progress) -> None:
+        heard[:] = [progress]
+        watch(progress)
 
     try:
         with watching(sys.stderr, silent=log_json == Path("-")) as watch:
-            done = run(options, watch=watch, command=_command())
+            done = run(options, watch=hear, command=_command())
     except KeyboardInterrupt:
-        sys.stderr.write("trtfuse infer: the same command goes on from here\n")
+        sys.stderr.write(f"trtfuse infer: {far(heard)}the same command goes on from here\n")
         raise
     show_report(done)
     typer.echo(last_line(done))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -63,6 +63,14 @@ def _lines(stream: TextIO) -> Watch:
             stream.flush()
 
     return watch
+
+
+def far(heard: Sequence[Progress]) -> str:
+    """ "37 of 200 items are done, "; empty where nothing was heard of any."""
+    if not heard:
+        return ""
+    of = f" of {heard[-1].total}" if heard[-1].total is not None else ""
+    return f"{heard[-1].done}{of} items are done, "
 
 
 def rates(progress: Progress) -> str:
