@@ -101,7 +101,7 @@ def test_a_pool_goes_on_after_a_caller_that_stopped_and_a_batch_it_refused(engin
         assert [y["y"].max() for y in pool.map([{"x": pictures(2, 8)}])] == [4]
 
 
-@pytest.mark.parametrize("call", ["build", "infer", "Pool"])
+@pytest.mark.parametrize("call", ["export", "build", "infer", "Pool"])
 def test_a_program_without_a_guard_is_told_so_and_does_not_wait_for_itself(
     engine: Path, tmp_path: Path, call: str
 ) -> None:
@@ -110,6 +110,7 @@ def test_a_program_without_a_guard_is_told_so_and_does_not_wait_for_itself(
     Image.new("RGB", (8, 6)).save(tmp_path / "in/a.png")
     model = engine.parents[2] / "half.onnx"
     calls = {
+        "export": f"export(trtfuse.ExportOptions(model={str(model)!r}, output='new.onnx'))",
         "build": f"build(trtfuse.BuildOptions(model={str(model)!r}, devices='cpu', sizes=SIZES))",
         "infer": f"infer(trtfuse.InferOptions(source='in', engines={str(engine.parents[1])!r}))",
         "Pool": f"Pool({str(engine)!r}, devices='cpu').__enter__()",
@@ -126,3 +127,5 @@ def test_a_program_without_a_guard_is_told_so_and_does_not_wait_for_itself(
     )
     assert done.returncode == 1
     assert 'Put what the file does below `if __name__ == "__main__":`' in done.stderr
+    assert done.stderr.count("Traceback") <= 2  # the error, and the one that it came from
+    assert not (tmp_path / "new.onnx").exists()

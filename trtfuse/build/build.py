@@ -283,6 +283,11 @@ def _all(ends: list[Outcome | TrtfuseError], progress: Progress) -> tuple[Outcom
 def _describe(options: BuildOptions, source: Path) -> ModelSpec:
     """From an engine's manifest if it was built from these bytes, else from the graph."""
     if not source.is_file():
+        if ":" in source.name:
+            raise UsageError(
+                f"{options.model}: is built from an ONNX file. Make one first: trtfuse export "
+                f"{options.model} -o model.onnx"
+            )
         raise UsageError(f"{source}: {'is not a file' if source.exists() else 'does not exist'}.")
     known = store.described(options.engines / source.stem, source)
     if known and not options.rebuild:

@@ -67,6 +67,11 @@ def opened(options: ExportOptions, scratch: Path) -> Iterator[Source]:
         with _from_pytorch(options, card, scratch) as source:
             yield source
     else:
+        if (path := Path(options.name)).suffix == ".py":
+            raise UsageError(
+                f"{path}: is Python. Name what makes the module as {path.stem}:Net, with its class "
+                f"or function for Net, in its folder: {path.absolute().parent}."
+            )
         _refuse_torch_options(options)
         yield _from_onnx(options, card, scratch)
 
