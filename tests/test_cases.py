@@ -7,6 +7,7 @@ tests/graph/test_cases.py.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -142,3 +143,24 @@ def test_h04_what_is_no_number_is_a_failed_item_and_too_large_is_white() -> None
     assert f"{bad} of {bad} values are NaN or infinite" in json.dumps(lines[0])
     assert {path.name for path in Path("out").glob("*.png")} == {"ok.png", "over.png"}
     assert np.asarray(Image.open("out/over.png")).min() == 255
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("net.py", r"net\.py: is Python\. Name what makes the module as net:Net"),
+        ("net.py:Net", r"needs a module as `import` has it: net:Net, in its folder"),
+        ("models/net:Net", r"needs a module as `import` has it: net:Net, in its folder: .*/models"),
+    ],
+)
+def test_a_python_file_is_answered_with_the_name_that_is_meant(model: str, words: str) -> None:
+    Path("net.py").write_text("Net = None\n")
+    result = trtfuse("export", model, "-o", "out.onnx", "--shape", "3,8,8")
+    assert result.exit_code == 2
+    assert re.search(words, result.stderr), result.stderr
+
+
+def test_a_factory_is_exported_before_it_is_built() -> None:
+    result = trtfuse("build", "net:Net", "--devices", "cpu")
+    assert result.exit_code == 2
+    assert "Make one first: trtfuse export net:Net -o model.onnx" in result.stderr

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from typer.testing import CliRunner, Result
 from tests.graph.graphs import card, conv_net, mixing_net
 from tests.graph.test_wire import big_net
 from trtfuse.cli.export import export
-from trtfuse.cli.main import app
 from trtfuse.core import card as cards
 from trtfuse.core.errors import ExportFailed, UsageError
 from trtfuse.core.options import ExportOptions
@@ -209,21 +207,3 @@ def test_the_result_is_called_as_an_onnx_file_is(tmp_path: Path) -> None:
     result = invoke(tmp_path / "in.onnx", "-o", tmp_path / "out.txt")
     assert isinstance(result.exception, UsageError)
     assert "out.txt: needs a name that ends in .onnx" in str(result.exception)
-
-
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        ("net.py", r"net\.py: is Python\. Name what makes the module as net:Net"),
-        ("net.py:Net", r"needs a module as `import` has it: net:Net, in its folder"),
-        ("models/net:Net", r"needs a module as `import` has it: net:Net, in its folder: .*/models"),
-    ],
-)
-def test_a_python_file_is_answered_with_the_name_that_is_meant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, words: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.py").write_text("Net = None\n")
-    result = CliRunner().invoke(app, ["export", model, "-o", "out.onnx", "--shape", "3,8,8"])
-    assert result.exit_code == 2
-    assert re.search(words, result.stderr), result.stderr
