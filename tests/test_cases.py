@@ -148,9 +148,9 @@ def test_h04_what_is_no_number_is_a_failed_item_and_too_large_is_white() -> None
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("net.py", r"net\.py: is Python\. Name what makes the module as net:Net"),
-        ("net.py:Net", r"needs a module as `import` has it: net:Net, in its folder"),
-        ("models/net:Net", r"needs a module as `import` has it: net:Net, in its folder: .*/models"),
+        ("net.py", r"net\.py: a module is given by its name, .*: net:Net, with"),
+        ("net.py:Net", r"by its name, as `import` has it: net:Net, in its folder"),
+        ("models/net:Net", r"`import` has it: net:Net, in its folder: .*/models"),
     ],
 )
 def test_a_python_file_is_answered_with_the_name_that_is_meant(model: str, words: str) -> None:

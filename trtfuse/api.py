@@ -61,7 +61,7 @@ def export(options: ExportOptions, progress: Callable[[str], None] = _quiet) -> 
     True
     """
     from trtfuse.graph.export import export as run
-    from trtfuse.pool.spawn import require_guard
+    from trtfuse.pool.guard import require_guard
 
     require_guard()
     return run(options, progress, isolate=isolated(options))
@@ -92,7 +92,7 @@ def build(options: BuildOptions, progress: Callable[[str], None] = _quiet) -> Bu
     [('engines/net', True)]
     """
     from trtfuse.build.build import build as run
-    from trtfuse.pool.spawn import require_guard
+    from trtfuse.pool.guard import require_guard
 
     require_guard()
     return run(options, progress)
@@ -199,8 +199,8 @@ class Pool:
     def __enter__(self) -> Pool:
         """Start the workers. Raises StartFailed, or PoolError where memory is short."""
         from trtfuse.pool import pool
+        from trtfuse.pool.guard import require_guard
         from trtfuse.pool.slots import created, for_engine
-        from trtfuse.pool.spawn import require_guard
 
         require_guard()
         places = self._fleet.places
@@ -259,7 +259,7 @@ def infer(options: InferOptions, watch: Callable[[Progress], None] = _quiet) -> 
     (1, (), ['grey.png.npz', 'journal.jsonl', 'results.jsonl', 'run.json'])
     """
     from trtfuse.infer import infer as run
-    from trtfuse.pool.spawn import require_guard
+    from trtfuse.pool.guard import require_guard
 
     require_guard()
     return run(options, watch=watch)

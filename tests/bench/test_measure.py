@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,42 @@ def test_the_group_says_what_it_can(home: Path) -> None:
     code, said = run("--help")
     assert code == 0
     assert all(word in said for word in ("run", "compare", "130 interrupted"))
+
+
+def test_a_module_of_other_weights_is_refused(home: Path) -> None:
+    (home / "darker.py").write_text(FACTORY.format(gain=0.25))
+    code, said = run("net", *FAST, "--against", "pytorch", "--module", "darker:net")
+    assert code == 2
+    assert "has other weights or arguments" in said
+
+
+def test_an_engine_that_is_there_is_measured_and_another_is_built_where_it_is_not(
+    home: Path,
+) -> None:
+    engines = home / "engines" / "net"
+    before = {path.name for path in engines.iterdir() if path.is_dir()}
+    code, said = run("net.onnx", *FAST)
+    assert (code, {path.name for path in engines.iterdir() if path.is_dir()}) == (0, before), said
+    code, said = run("net.onnx", "--batch", "4", "--repeats", "3", "--seconds", "0.01")
+    assert code == 2
+    assert "leaves its height and width open" in said
+    code, said = run("net.onnx", *FAST, "--batch", "4", "--size", "8x8")
+    assert code == 0, said
+    (made,) = {path.name for path in engines.iterdir() if path.is_dir()} - before
+    code, said = run("net", *FAST)
+    assert code == 2
+    assert "--engine" in said
+    code, said = run("net", *FAST, "--engine", made)
+    assert code == 0, said
+    assert "x 3x8x8" in said
+    shutil.rmtree(engines / made)
+
+
+def test_the_names_of_paths_are_whole_in_eighty_columns(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, said = run("net", *FAST, "--against", "naive,ort")
+    assert code == 0, said
+    for path in ("pool", "device", "naive", "ort"):
+        assert re.search(rf"^ {path} +1 ", said, re.MULTILINE), said

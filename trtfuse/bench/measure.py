@@ -33,7 +33,7 @@ from trtfuse.build import fleet
 from trtfuse.build.build import build
 from trtfuse.build.fleet import Fleet
 from trtfuse.core.cores import threads_per_worker
-from trtfuse.core.errors import PoolError, UsageError
+from trtfuse.core.errors import EngineError, PoolError, UnknownName, UsageError
 from trtfuse.core.options import BenchOptions, BuildOptions, InferOptions
 from trtfuse.core.specs import BATCH, Arrays, DeviceSpec, EngineManifest, Precision
 from trtfuse.pool.pool import Pool, Seat
@@ -43,6 +43,8 @@ from trtfuse.pool.spawn import staying
 Progress = Callable[[str], None]
 
 _MEMORY_BYTES = 4 << 30
+# Of the largest value. FP32 against FP32, TF32 on a GPU included, stays below a tenth of it.
+_FAR = 0.02
 # Batches of one turn, however long each takes.
 _LEAST = 3
 
@@ -99,7 +101,7 @@ def measure(options: BenchOptions, progress: Progress) -> Result:
             name: stack.enter_context(staying(opens, *args, name=name))
             for name, opens, args in _alone(options, single, replace(layout, slots=1), inputs)
         }
-        noted |= _answers(turns, min(options.batches))
+        noted |= _answers(turns, min(options.batches), manifest)
         ring = stack.enter_context(created(layout))
         seats = [Seat(device=one.device, open_runner=one.open_runner) for one in whole.places]
         pool = stack.enter_context(Pool(seats, ring))
@@ -156,6 +158,7 @@ def _fleets(options: BenchOptions, progress: Progress) -> tuple[Fleet, Fleet]:
     asked = InferOptions(
         source=Path(),
         model=options.model,
+        engine=options.engine,
         engines=options.engines,
         devices=options.devices,
         gpus=options.gpus,
@@ -181,6 +184,9 @@ def _fleets(options: BenchOptions, progress: Progress) -> tuple[Fleet, Fleet]:
 def _built(options: BenchOptions, asked: InferOptions, progress: Progress) -> InferOptions:
     """`asked`, for engines of an .onnx file that take the largest batch; built if need be."""
     source, largest = Path(options.model), max(options.batches)
+    named = replace(asked, model=source.stem, precision=options.precision or Precision.FP32)
+    if options.sizes is None and _takes(named, source, largest):
+        return named
     report = build(
         BuildOptions(
             model=source,
@@ -188,12 +194,26 @@ def _built(options: BenchOptions, asked: InferOptions, progress: Progress) -> In
             gpus=options.gpus,
             precision=options.precision or Precision.FP32,
             batch=(1, largest, largest),
+            sizes=options.sizes,
             engines=options.engines,
         ),
         progress,
     )
     names = [outcome.engine.folder.name for outcome in report.outcomes]
     return replace(asked, model=source.stem, engine=names[0] if len(names) == 1 else None)
+
+
+def _takes(named: InferOptions, source: Path, largest: int) -> bool:
+    """Whether there are engines of this very file for the devices, and they take the batch."""
+    try:
+        engines = fleet.find(named).engines
+    except (EngineError, UnknownName):
+        return named.engine is not None  # the one that was named; `find` then says what is wrong
+    return all(
+        one.manifest.source.absolute() == source.absolute()
+        and one.manifest.request.profile[0][1].max[0] >= largest
+        for one in engines
+    )
 
 
 def _alone(
@@ -213,7 +233,7 @@ def _alone(
         yield "pytorch", alone.theirs, (opens, inputs)
 
 
-def _answers(turns: Mapping[str, Turns], batch: int) -> dict[str, str]:
+def _answers(turns: Mapping[str, Turns], batch: int, manifest: EngineManifest) -> dict[str, str]:
     """How far each answers from the engine. Raises UsageError where it computes something else."""
     once = Turn(batch=batch, seconds=0.0, least=1)
     answers = {name: ask(once).answers or {} for name, ask in turns.items()}
@@ -230,6 +250,12 @@ def _answers(turns: Mapping[str, Turns], batch: int) -> dict[str, str]:
             float(np.abs(given[n].astype(np.float64) - one).max() / max(np.abs(one).max(), 1e-9))
             for n, one in expected.items()
         )
+        if off > _FAR and manifest.request.precision is Precision.FP32:
+            raise UsageError(
+                f"--against {name}: its answers are {off:.1e} of the largest value from those of "
+                f"the FP32 engine. It is another model, or has other weights or arguments; for "
+                f"--module, name a function that makes it as it was exported."
+            )
         found[f"{name}, answers"] = f"{off:.1e} of the largest value from the engine's"
     return found
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from trtfuse.cli.build import parse_precision
+from trtfuse.cli.build import parse_precision, parse_sizes
 from trtfuse.core.errors import UsageError
 from trtfuse.core.options import Against, BenchOptions
 
@@ -34,6 +34,9 @@ def bench(
     model: Annotated[
         str, typer.Argument(help="An .onnx file (built if need be), or a model under --engines.")
     ],
+    engine: Annotated[
+        str | None, typer.Option(help="One engine's folder name. Default: the only one that fits.")
+    ] = _DEFAULT.engine,
     devices: Annotated[str | None, typer.Option(help="cpu, or cpu:2.")] = _DEFAULT.devices,
     gpus: Annotated[
         str | None, typer.Option(help="all, or some: 0,1, or their UUIDs.")
@@ -51,6 +54,9 @@ def bench(
     batch: Annotated[str, typer.Option(help="Sizes, one after the other.")] = ",".join(
         map(str, _DEFAULT.batches)
     ),
+    size: Annotated[
+        str | None, typer.Option(help="As in build, where the graph leaves its size open.")
+    ] = None,
     against: Annotated[
         str, typer.Option(help="Also: naive, ort, pytorch (with --module); as naive,ort.")
     ] = "",
@@ -84,6 +90,8 @@ def bench(
     options = BenchOptions(
         model=model,
         engines=engines,
+        engine=engine,
+        sizes=None if size is None else parse_sizes(size),
         devices=devices,
         gpus=gpus,
         precision=None if precision is None else parse_precision(precision),
@@ -147,18 +155,21 @@ def parse_batches(text: str) -> tuple[int, ...]:
 
 def show(result: Result) -> None:
     """Conditions, then a row a path and batch size."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     from trtfuse.bench.machine import BUSY
 
     console = Console(soft_wrap=True)
+    titles = ("batch", "items/s", "quartiles", "p50 ms", "p90 ms", "p99 ms", "n")
     for name, value in (*result.conditions.items(), *result.noted.items()):
         console.print(f"{name}: {value}", markup=False, highlight=False)
-    table = Table(title=result.model, title_justify="left")
-    table.add_column("path")
-    for column in ("batch", "items/s", "quartiles", "p50 ms", "p90 ms", "p99 ms", "samples"):
-        table.add_column(column, justify="right", no_wrap=True)
+    # Narrow: a terminal of 80 columns would cut the names of the paths.
+    table = Table(title=result.model, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("path", no_wrap=True, min_width=max(len(cell.path) for cell in result.cells))
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
     for cell in result.cells:
         rate, took = cell.rate, cell.latency
         table.add_row(

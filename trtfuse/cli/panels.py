@@ -36,6 +36,7 @@ PANELS: dict[str, dict[str, str]] = {
     },
     "bench": {
         "Devices": "devices gpus workers lanes cuda_graph batch",
+        "Engine": "engine precision engines size",
         "Against others": "against module",
         "Measuring": "repeats seconds",
         "Held against a result": "baseline fail_below allow",

@@ -348,12 +348,15 @@ class BenchOptions:
     """An .onnx file, whose engines are built where they are not there, or a model's name under
     `engines`."""
     engines: Path = Path("engines")
+    engine: str | None = None
+    """One engine's folder name; None: the only one that fits."""
     devices: str | None = None
-    """As `--devices` says it."""
     gpus: str | None = None
-    """As `--gpus` says it."""
+    """Both as the commands have them."""
     precision: Precision | None = None
     """Of the engines; None: FP32 for an .onnx file, whatever there is for a name."""
+    sizes: tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None = None
+    """As in `BuildOptions`, for an engine that is built here."""
     workers: int | None = None
     """Workers per device in the pool; None: one."""
     lanes: int | None = None

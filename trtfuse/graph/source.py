@@ -61,17 +61,13 @@ def opened(options: ExportOptions, scratch: Path) -> Iterator[Source]:
     Raises `UsageError` (no such file or factory, a card that cannot be read) or `ExportFailed`.
     """
     _require_once(options)
+    _refuse_path_of_python(options)
     card = _read_card(options.card) if isinstance(options.card, Path) else options.card
     if is_factory(options.model) or Path(options.name).suffix in (".pt", ".pt2", ".pth"):
         _refuse_onnx_options(options)
         with _from_pytorch(options, card, scratch) as source:
             yield source
     else:
-        if (path := Path(options.name)).suffix == ".py":
-            raise UsageError(
-                f"{path}: is Python. Name what makes the module as {path.stem}:Net, with its class "
-                f"or function for Net, in its folder: {path.absolute().parent}."
-            )
         _refuse_torch_options(options)
         yield _from_onnx(options, card, scratch)
 
@@ -145,6 +141,20 @@ def _from_pytorch(options: ExportOptions, card: Card | None, scratch: Path) -> I
             card=card,
             shapes=trace.shapes,
             notes=(*trace.notes, *notes),
+        )
+
+
+def _refuse_path_of_python(options: ExportOptions) -> None:
+    """Raise `UsageError` where a module's file is given for its name."""
+    if not isinstance(options.model, str):
+        return
+    module, _, factory = options.model.partition(":")
+    path = Path(module)
+    if path.suffix == ".py" or (is_factory(options.model) and len(path.parts) > 1):
+        raise UsageError(
+            f"{options.model}: a module is given by its name, as `import` has it: "
+            f"{path.name.removesuffix('.py')}:{factory or 'Net, with its class for Net'}"
+            f", in its folder: {path.absolute().parent}."
         )
 
 

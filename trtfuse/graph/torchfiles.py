@@ -119,11 +119,6 @@ def _imported(model: str) -> Any:
     module_name, _, name = model.partition(":")
     if not module_name or not name:
         raise UsageError(f"{model}: needs a module and a factory, as package.module:factory.")
-    if (path := Path(module_name)).suffix == ".py" or len(path.parts) > 1:
-        raise UsageError(
-            f"{model}: needs a module as `import` has it: {path.name.removesuffix('.py')}:{name}, "
-            f"in its folder: {path.absolute().parent}."
-        )
     try:
         python = importlib.import_module(module_name)
     except ImportError as error:

@@ -16,7 +16,6 @@ import multiprocessing
 import os
 import resource
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -29,16 +28,11 @@ from typing import Any, TypeVar
 
 from trtfuse.core.errors import ChildDied, StartFailed, TrtfuseError
 from trtfuse.core.flow import Failure
+from trtfuse.pool.guard import UNGUARDED, UNGUARDED_CODE
 from trtfuse.pool.messages import Logged, Returned, Told
 from trtfuse.pool.refusals import refused
 
 T = TypeVar("T")
-
-_UNGUARDED_CODE = 119
-_UNGUARDED = (
-    "was called by a child process that imported the program's main file. Put what the file does "
-    'below `if __name__ == "__main__":`, so that only the program does it.'
-)
 
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -72,20 +66,6 @@ class Child:
             self.process.join()
         self.lifeline.close()
         self.process.close()
-
-
-def require_guard() -> None:
-    """End a child that is still importing the program's main file, and say why.
-
-    That file then does again what its parent is at: it would wait for what the parent holds (the
-    folder of a build), for ever, before Python came to say that no process can be started yet. Its
-    parent knows the exit code, and raises StartFailed.
-    """
-    # CPython's own mark of it, which multiprocessing itself looks at before it starts a process.
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        sys.stderr.write(f"trtfuse: {_UNGUARDED}\n")
-        sys.stderr.flush()
-        os._exit(_UNGUARDED_CODE)
 
 
 def start(target: Callable[..., None], *args: Any, name: str) -> Child:
@@ -195,8 +175,8 @@ def describe_exit(exitcode: int | None) -> str:
         return "closed its pipe"
     if exitcode < 0:
         return f"was killed by {signal.Signals(-exitcode).name}"
-    if exitcode == _UNGUARDED_CODE:
-        return f"could not start: trtfuse {_UNGUARDED}".rstrip(".")
+    if exitcode == UNGUARDED_CODE:
+        return f"could not start: trtfuse {UNGUARDED}".rstrip(".")
     return f"exited with code {exitcode}"
 
 
@@ -379,8 +359,8 @@ def _heard(child: Child, steps: Steps = lambda *_: None) -> Returned | None:
         message = child.pipe.recv()
     except (EOFError, ConnectionResetError):
         child.process.join()
-        if child.process.exitcode == _UNGUARDED_CODE:
-            raise StartFailed(f"{child.name}: trtfuse {_UNGUARDED}") from None
+        if child.process.exitcode == UNGUARDED_CODE:
+            raise StartFailed(f"{child.name}: trtfuse {UNGUARDED}") from None
         raise ChildDied(f"{child.name} {describe_exit(child.process.exitcode)}.") from None
     if isinstance(message, Returned):
         return message
