@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,3 +130,28 @@ def test_a_program_without_a_guard_is_told_so_and_does_not_wait_for_itself(
     assert 'Put what the file does below `if __name__ == "__main__":`' in done.stderr
     assert done.stderr.count("Traceback") <= 2  # the error, and the one that it came from
     assert not (tmp_path / "new.onnx").exists()
+
+
+def test_texts_and_mappings_are_taken_for_what_they_say() -> None:
+    picture = {"name": "x", "layout": "NCHW", "colour": "RGB", "range": [0, 1], "size": [8, 8]}
+    card = {"input": {**picture, "resize": "stretch"}, "task": {"name": "tensor"}}
+    given: dict[str, Any] = {"card": card, "output": "n.onnx", "arguments": {"strength": 0.4}}
+    export = trtfuse.ExportOptions(model="net:Net", **given)
+    assert isinstance(export.card, trtfuse.Card)
+    assert export.arguments == (("strength", "0.4"),)
+    words: dict[str, Any] = {"source": "photos", "precision": "int8"}
+    assert trtfuse.InferOptions(**words).precision is trtfuse.Precision.INT8
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "words"),
+    [
+        ("BuildOptions", {"model": "n.onnx", "precision": "fp8"}, "precision 'fp8': not known"),
+        ("BuildOptions", {"model": "n.onnx", "batch": 4}, "batch=4: needs the least, best and lar"),
+        ("BuildOptions", {"model": "n.onnx", "sizes": (320, 320)}, r"sizes=\(320, 320\): needs"),
+        ("InferOptions", {"source": "in", "workers": "2"}, "workers 2: needs a whole number"),
+    ],
+)
+def test_a_wrong_type_is_a_sentence(options: str, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        getattr(trtfuse, options)(**given)

@@ -6,12 +6,13 @@ Paths given as text, by callers without type checkers, become `Path`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from trtfuse.core.card import Card
 from trtfuse.core.errors import UnknownName, UsageError
+from trtfuse.core.given import check_choice, require_three, settle
 from trtfuse.core.specs import Precision, ShapeRange, TrtSettings
 
 FUSE_PARTS = ("pre", "post", "resize")
@@ -22,13 +23,6 @@ OnError = Literal["keep", "skip", "fail"]
 Against = Literal["naive", "ort", "pytorch"]
 Sizes = tuple["int | str", ...]
 """Sizes of one input; a name stands for a size that stays open."""
-
-
-def _make_paths(options: Any) -> None:
-    for one in fields(options):
-        value = getattr(options, one.name)
-        if str(one.type).startswith("Path") and isinstance(value, str):
-            object.__setattr__(options, one.name, Path(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +77,7 @@ class ExportOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _make_paths(self)
+        settle(self)
         if not 0 < self.tolerance < float("inf"):
             raise UsageError(f"--tolerance {self.tolerance}: needs a number above 0.")
         if self.seed < 0:
@@ -139,7 +133,7 @@ class CalibrationOptions:
     """Minutes that the search for layers to keep may take."""
 
     def __post_init__(self) -> None:
-        _make_paths(self)
+        settle(self)
         if self.count < 2 or not 0 < self.held_out < 1:
             raise UsageError(
                 f"--calib-count {self.count}: needs 2 or more, and a held-out share above 0 and "
@@ -182,11 +176,13 @@ class BuildOptions:
     rebuild: bool = False
 
     def __post_init__(self) -> None:
-        _make_paths(self)
+        settle(self)
+        require_three("batch", self.batch, example="(1, 4, 8)")
+        require_three("sizes", self.sizes, example="((64, 64), (256, 256), (512, 512))")
         low, best, high = self.batch or (1, 1, 1)
         if not 0 < low <= best <= high:
             raise UsageError(f"--batch {low}:{best}:{high}: needs 0 < min <= opt <= max.")
-        _check_choice(self.devices, self.gpus)
+        check_choice(self.devices, self.gpus)
         if self.runtime is not None and self.runtime not in get_args(Runtime):
             raise UnknownName.among("--runtime", self.runtime, get_args(Runtime))
         if self.runtime == "rtx" and (self.gpus or self.devices):
@@ -328,11 +324,11 @@ class InferOptions:
     """Workers that may be started again in one run, all together."""
 
     def __post_init__(self) -> None:
-        _make_paths(self)
-        _check_choice(self.devices, self.gpus)
+        settle(self)
+        check_choice(self.devices, self.gpus)
         for name in ("workers", "lanes", "batch", "feeders", "writers"):
             value = getattr(self, name)
-            if value not in (None, "auto") and value < 1:
+            if value not in (None, "auto") and not (isinstance(value, int) and value > 0):
                 raise UsageError(f"--{name} {value}: needs a whole number above 0.")
         if not self.batch_timeout_s > 0:
             raise UsageError(f"--batch-timeout {self.batch_timeout_s}: needs seconds above 0.")
@@ -374,7 +370,8 @@ class BenchOptions:
     """Of one repeat of one path at one batch size, at least."""
 
     def __post_init__(self) -> None:
-        _check_choice(self.devices, self.gpus)
+        settle(self)
+        check_choice(self.devices, self.gpus)
         sizes = ",".join(map(str, self.batches))
         if not self.batches or min(self.batches) < 1:
             raise UsageError(f"--batch {sizes}: needs sizes above 0, as 1,8,32.")
@@ -392,8 +389,3 @@ class BenchOptions:
                 f"--repeats {self.repeats}, --seconds {self.seconds:g}: need 3 or more, and more "
                 "than 0. A spread of fewer says nothing."
             )
-
-
-def _check_choice(devices: str | None, gpus: str | None) -> None:
-    if devices is not None and gpus is not None:
-        raise UsageError(f"--gpus {gpus} and --devices {devices}: both choose. Leave one out.")
