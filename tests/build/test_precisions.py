@@ -221,6 +221,8 @@ def test_a_loader_script_is_run_once_and_every_item_counted(work: Path) -> None:
     ("content", "words"),
     [
         ("x = 1\n", r"defines no load_data\(\)"),
+        ("x = 1\n1 / 0\n", r"raised ZeroDivisionError \(division by zero\) in line 2"),
+        ("def load_data():\n    yield {}['x']\n", r"raised KeyError \('x'\) in line 2"),
         ("import numpy as np\ndef load_data(): yield {'z': np.ones(1)}\n", "needs the inputs"),
         ("import numpy as np\ndef load_data(): yield {'x': np.ones((1, 3))}\n", "needs float32"),
     ],

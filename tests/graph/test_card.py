@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.graph.graphs import card
-from trtfuse.core.card import Card, ImageTask, TensorTask
+from trtfuse.core.card import Card, ClassifyTask, ImageTask, TensorTask
 from trtfuse.core.errors import CardError
 from trtfuse.core.specs import TensorSpec
 from trtfuse.graph.card import check_card
@@ -67,3 +67,14 @@ def test_a_tensor_card_without_names_needs_the_batch_in_every_output() -> None:
     check_card(every, ends(X, Y, replace(Y, name="z")))
     with pytest.raises(CardError, match="output 'z'"):
         check_card(every, ends(X, Y, replace(Y, name="z", shape=(7,))))
+
+
+def test_a_label_is_needed_for_every_score() -> None:
+    def classifying(*labels: str) -> Card:
+        task = ClassifyTask(name="classify", output="y", labels=labels, scores="logits")
+        return replace(card(), task=task)
+
+    check_card(classifying(*"abcd"), ends())
+    check_card(classifying(*"ab"), ends(X, replace(Y, shape=("batch", "classes"))))
+    with pytest.raises(CardError, match=r"\[batch, 4\], 4 scores an item; the card has 2 labels"):
+        check_card(classifying(*"ab"), ends())

@@ -134,7 +134,7 @@ def verdict(
     ("found", "bound", "advice"),
     [
         (partial(verdict, source=SlowFiles(PICTURES)), "decode", "smaller pictures"),
-        (partial(verdict, source=SlowClip(PICTURES)), "decode", "decoded in order"),
+        (partial(verdict, source=SlowClip(PICTURES)), "decode", "clips decoded, in order"),
         (partial(verdict, codec=SlowCodec()), "decode", "--fuse pre,resize"),
         (
             partial(verdict, runner=SlowRunner(shape=SIZE, seconds=PAUSE)),

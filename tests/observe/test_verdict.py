@@ -39,7 +39,7 @@ def load(**changes: Any) -> Load:
         (load(decode=17, on_gpu=False), "decode", 0.9, "a faster device will not help"),
         (load(decode=17, cores=8), "decode", 0.9, "try --feeders 8, it is 2"),
         (load(decode=2, prepare=15), "decode", 0.85, "--fuse pre,resize"),
-        (load(read=9.5), "decode", 0.95, "a clip is decoded in order"),
+        (load(read=9.5), "decode", 0.95, "clips decoded, in order"),
         (load(busy_s=(9.0,)), "compute", 0.9, "another GPU would help"),
         (load(busy_s=(9.0,), on_gpu=False), "compute", 0.9, "a GPU, or more cores, would"),
         (load(busy_s=(9.0, 8.0, 10.0)), "compute", 0.9, "another GPU would help"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from trtfuse.build.plan import Profile
 from trtfuse.calibrate.recipe import Example, Order
 from trtfuse.core import files
-from trtfuse.core.errors import CardError, ItemError, UsageError
+from trtfuse.core.errors import CardError, ItemError, TrtfuseError, UsageError
 from trtfuse.core.flow import Codec, Item
 from trtfuse.core.inputs import filled, fixed_batch
 from trtfuse.core.specs import BATCH, Array, Arrays, ModelSpec
@@ -133,12 +135,14 @@ def _script(path: Path, function: str, model: ModelSpec, scratch: Path) -> Itera
     if not path.is_file() or spec is None or spec.loader is None:
         raise UsageError(f"--calib-data {path}: is not a script that can be run.")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with _answering_for(path):
+        spec.loader.exec_module(module)
     load = getattr(module, function, None)
     if load is None:
         raise UsageError(f"--calib-data {path}: defines no {function}(), which yields the inputs.")
     number = 0
-    for feeds in load():
+    feeding = _guarded(path, load)
+    for feeds in feeding:
         _require_fits(f"--calib-data {path}, item {number}", feeds, model)
         for row in range(len(next(iter(feeds.values())))):
             arrays = {name: np.asarray(one)[row : row + 1] for name, one in feeds.items()}
@@ -148,6 +152,26 @@ def _script(path: Path, function: str, model: ModelSpec, scratch: Path) -> Itera
                 key=f"item {number}", sha256=_digest(arrays), load=partial(_restored, kept)
             )
             number += 1
+
+
+def _guarded(path: Path, load: Callable[[], Iterable[Arrays]]) -> Iterator[Arrays]:
+    with _answering_for(path):
+        yield from load()
+
+
+@contextmanager
+def _answering_for(path: Path) -> Iterator[None]:
+    """Raise UsageError for what a stranger's script raises, with its line."""
+    try:
+        yield
+    except TrtfuseError:
+        raise
+    except Exception as error:
+        lines = [one for one in extract_tb(error.__traceback__) if one.filename == str(path)]
+        where = f" in line {lines[-1].lineno}" if lines else ""
+        raise UsageError(
+            f"--calib-data {path}: raised {type(error).__name__} ({error}){where}."
+        ) from error
 
 
 def _restored(path: Path) -> dict[str, Array]:

@@ -26,7 +26,7 @@ def settle(options: Any) -> None:
 def _made(name: str, value: Any, *, kind: str) -> Any:
     if isinstance(value, str) and kind.startswith("Path"):
         return Path(value)
-    if isinstance(value, str) and kind.startswith("Precision"):
+    if isinstance(value, str) and kind.startswith("Precision") and f'"{value}"' not in kind:
         known = [precision.value for precision in Precision]
         if value not in known:
             raise UnknownName.among(name, value, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from trtfuse.core.card import Card, ImageTask, InputCard, Layout
+from trtfuse.core.card import Card, ClassifyTask, ImageTask, InputCard, Layout
 from trtfuse.core.errors import CardError
 from trtfuse.core.specs import BATCH, TensorSpec
 
@@ -33,6 +33,8 @@ def check_card(card: Card, model: Ends) -> None:
     _check_size(card.input, tensor)
     for name in card.output_names() or [one.name for one in model.outputs]:
         _check_output(name, model.outputs, tensor.shape[0])
+    if isinstance(card.task, ClassifyTask):
+        _check_labels(card.task, _named(card.task.output, model.outputs, "output"))
     if isinstance(card.task, ImageTask):
         output = _named(card.task.output, model.outputs, "output")
         channels = 1 if card.task.colour == "GRAY" else 3
@@ -81,6 +83,20 @@ def _check_output(name: str, outputs: Sequence[TensorSpec], batch: int | str) ->
         raise CardError(
             f"output {name!r}: has shape {_shape(tensor)}, needs {lead!r} as its first axis. "
             f"Make the graph's batch dynamic with: trtfuse export MODEL -o OUTPUT"
+        )
+
+
+def _check_labels(task: ClassifyTask, tensor: TensorSpec) -> None:
+    """Of an output whose size is open, the first answer will tell."""
+    scores = 1
+    for size in tensor.shape[1:]:
+        if not isinstance(size, int):
+            return
+        scores *= size
+    if len(task.labels) != scores:
+        raise CardError(
+            f"output {tensor.name!r}: has shape {_shape(tensor)}, {scores} scores an item; the "
+            f"card has {len(task.labels)} labels. It needs one a score."
         )
 
 

@@ -128,7 +128,7 @@ def _smaller(load: Load) -> str:
 
 def _decoding(load: Load) -> str:
     if load.taken("read") > load.taken("decode", "prepare") / load.feeders:
-        return "a clip is decoded in order, so a copy that decodes faster would."
+        return "files are opened, and clips decoded, in order: a faster disk or codec would."
     if load.feeders < load.cores:
         return f"try --feeders {load.cores}, it is {load.feeders}."
     if load.taken("prepare") > load.taken("decode"):
