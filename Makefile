@@ -23,7 +23,7 @@ test: $(VENV)/.test ## All checks and tests, as CI runs them
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
-bench: $(VENV)/.bench ## Make the result files of benchmarks/ anew, all but those that need a GPU
+bench: $(VENV)/.bench ## Make the result files of benchmarks/ anew that take minutes
 	$(BIN)/python benchmarks/again.py
 
 format: $(VENV)/.test ## Format the sources and mend what can be mended

@@ -1,11 +1,12 @@
 """Make the result files of benchmarks/results/ anew, all that a machine without a GPU can make.
 
     make bench
-    python benchmarks/again.py [NAME ...]
+    python benchmarks/again.py [--all | NAME ...]
 
-One benchmark after the other, each in a process of its own, the short ones first; one that fails
-does not stop the next. Leave the machine alone meanwhile. Files whose names begin with gpu_, and
-vs_pytorch.json, need a GPU and PyTorch: gpu_session.sh makes them.
+One benchmark after the other, each in a process of its own; one that fails does not stop the next.
+Leave the machine alone meanwhile. Without --all only the short ones are made; the long ones would
+lose what they are for if they were cut. Files whose names begin with gpu_, and vs_pytorch.json,
+need a GPU and PyTorch: gpu_session.sh makes them.
 """
 
 from __future__ import annotations
@@ -20,30 +21,35 @@ from tempfile import TemporaryDirectory
 HERE = Path(__file__).parent
 
 # What each writes, and with what it is called; WORK is an empty folder.
-BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
+SHORT: dict[str, tuple[str, tuple[str, ...]]] = {
     "pool_overhead": ("pool_overhead.json", ("--rounds", "15", "--batches", "16")),
     "loading": ("loading.json", ()),
     "export_memory": ("export_memory.json", ()),
-    "export_nets": ("export_nets.json", ()),
     "dispatch": ("dispatch.json", ()),
     "calibration_cost": ("calibration_cost.json", ()),
     "torch_modes": ("torch_modes.json", ()),
-    "same_bytes": ("same_bytes.json", ()),
     "video_end_to_end": ("video_end_to_end.json", ("--rounds", "1", "--large", "40")),
+}
+LONG: dict[str, tuple[str, tuple[str, ...]]] = {
+    "same_bytes": ("same_bytes.json", ()),
+    "export_nets": ("export_nets.json", ()),
     "scaling": ("scaling_cpu.json", ("WORK", "--devices", "1,2", "--kind", "cpu")),
     "precision": ("precision.json", ()),
     "faces_int8": ("faces_int8.json", ()),
-    "recovery": ("recovery.json", ("--jobs", "8")),
-    "soak": ("soak.json", ("--pictures", "8000", "--videos", "4")),
     "export_matrix": ("export_matrix.json", ()),
+    "soak": ("soak.json", ("--pictures", "8000", "--videos", "4")),
+    "recovery": ("recovery.json", ("--jobs", "8")),
 }
+BENCHMARKS = SHORT | LONG
 
 
 def main() -> None:
-    """Run those that are named, or all; say how long each took."""
+    """Run those that are named, else the short ones; say how long each took."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("names", nargs="*", help=", ".join(BENCHMARKS))
-    names = arguments.parse_args().names or list(BENCHMARKS)
+    arguments.add_argument("--all", action="store_true", help="the long ones too")
+    given = arguments.parse_args()
+    names = given.names or list(BENCHMARKS if given.all else SHORT)
     if unknown := [name for name in names if name not in BENCHMARKS]:
         arguments.error(f"{unknown[0]}: not known. Known: {', '.join(BENCHMARKS)}")
     taken = {name: run(name) for name in names}
