@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from trtfuse.cli.progress import show_report
+from trtfuse.cli.progress import far, show_report
 from trtfuse.core.record import to_json
-from trtfuse.core.report import RunReport, Verdict, WorkerRecord, device_report
+from trtfuse.core.report import Progress, RunReport, Verdict, WorkerRecord, device_report
 
 
 def report(record: WorkerRecord) -> RunReport:
@@ -48,3 +49,10 @@ def test_a_device_that_ran_out_of_memory_is_named_with_what_helps(
 def test_one_that_did_not_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     show_report(report(WorkerRecord("cuda:1")))
     assert "memory, and" not in capsys.readouterr().out
+
+
+def test_an_interrupted_run_says_how_far_it_came_as_far_as_is_known() -> None:
+    heard = Progress(done=37, total=200, failed=0, seconds=1.0, items_by_device=())
+    assert far([heard]) == "37 of 200 items are done, "
+    assert far([replace(heard, total=None)]) == "37 items are done, "
+    assert far([]) == ""

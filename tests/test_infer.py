@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -327,9 +326,7 @@ def test_a_signal_ends_the_run_and_leaves_nothing_behind(
     _, errors = started.communicate(timeout=30)
     assert started.returncode == code, errors
     if number == signal.SIGINT:
-        said = re.search(r"(\d+) of 20000 items are done, the same command goes on from", errors)
-        assert said, errors
-        assert 0 < int(said[1]) < 20_000
+        assert "the same command goes on from here" in errors
     assert "Traceback" not in errors
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
@@ -340,7 +337,7 @@ def test_a_signal_ends_the_run_and_leaves_nothing_behind(
         assert (output / json.loads(line)["output"]).exists()
 
 
-@pytest.mark.parametrize("pause_s", [0.0, 0.02, 0.2])
+@pytest.mark.parametrize("pause_s", [0.0, 0.02, 0.2, 0.5])
 def test_a_second_interrupt_ends_it_too_and_leaves_nothing_behind(
     started: subprocess.Popen[str], tmp_path: Path, pause_s: float
 ) -> None:

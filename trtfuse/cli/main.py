@@ -59,6 +59,7 @@ def guarded(command: Callable[..., Any], name: str | None = None) -> Callable[..
             sys.stderr.write(f"{called}: {error}\n")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
+            _no_more_interrupts()
             sys.stderr.write(f"{called}: interrupted\n")
             raise typer.Exit(130) from None
         except Terminated:
@@ -118,6 +119,14 @@ def main() -> None:
         app()
     except OutputLost as error:  # outside of any command: in its help
         sys.exit(error.code)
+    finally:
+        _no_more_interrupts()
+
+
+def _no_more_interrupts() -> None:
+    """Leave as one is leaving: a second Ctrl-C would change the exit code, or show a traceback."""
+    if signal.getsignal(signal.SIGTERM) is _terminate:  # this process is the command's own
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _terminate(*_: object) -> None:
