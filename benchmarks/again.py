@@ -4,8 +4,8 @@
     python benchmarks/again.py [--all | NAME ...]
 
 One benchmark after the other, each in a process of its own; one that fails does not stop the next.
-Leave the machine alone meanwhile. Without --all only the short ones are made; the long ones would
-lose what they are for if they were cut. Files whose names begin with gpu_, and vs_pytorch.json,
+Leave the machine alone meanwhile. Without --all only the short ones are made, in about ten
+minutes on 2 cores; the long ones would lose what they are for if they were cut. Files whose names begin with gpu_, and vs_pytorch.json,
 need a GPU and PyTorch: gpu_session.sh makes them.
 """
 
@@ -25,7 +25,7 @@ SHORT: dict[str, tuple[str, tuple[str, ...]]] = {
     "pool_overhead": ("pool_overhead.json", ("--rounds", "15", "--batches", "16")),
     "loading": ("loading.json", ()),
     "export_memory": ("export_memory.json", ()),
-    "dispatch": ("dispatch.json", ()),
+    "dispatch": ("dispatch.json", ("--rounds", "5")),
     "calibration_cost": ("calibration_cost.json", ()),
     "torch_modes": ("torch_modes.json", ()),
     "video_end_to_end": ("video_end_to_end.json", ("--rounds", "1", "--large", "40")),
