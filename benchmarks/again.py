@@ -4,9 +4,9 @@
     python benchmarks/again.py [--all | NAME ...]
 
 One benchmark after the other, each in a process of its own; one that fails does not stop the next.
-Leave the machine alone meanwhile. Without --all only the short ones are made, in about ten
-minutes on 2 cores; the long ones would lose what they are for if they were cut. Files whose names begin with gpu_, and vs_pytorch.json,
-need a GPU and PyTorch: gpu_session.sh makes them.
+Leave the machine alone meanwhile. Without --all only the short ones are made, in about ten minutes
+on 2 cores; the long ones would lose what they are for if they were cut. Files whose names begin
+with gpu_, and vs_pytorch.json, need a GPU and PyTorch: gpu_session.sh makes them.
 """
 
 from __future__ import annotations
